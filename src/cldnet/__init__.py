@@ -1,0 +1,32 @@
+"""CLDNet: learn new classes for ever; keep no data, never grow, never forget."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cldnet.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from cldnet.checks import check_learner as check_learner
+    from cldnet.classifier import CLDNetClassifier as CLDNetClassifier
+    from cldnet.data.stream import Stream as Stream
+
+__all__ = ["CLDNetClassifier", "Stream", "check_learner"]
+
+# Read on first use: `import cldnet` stays light, scikit-learn is imported only by those who need it.
+_HOMES = {
+    "CLDNetClassifier": "cldnet.classifier",
+    "Stream": "cldnet.data.stream",
+    "check_learner": "cldnet.checks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,1 @@
+"""Experiments: specification, run, result files, table, page."""

@@ -1,0 +1,199 @@
+"""The command line: ``cldnet demo``, ``cldnet run``, ``cldnet methods``, ``cldnet streams``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cldnet.bench.pool import Cell
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Learn new classes for ever: keep no data, never grow, never forget.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is said in a sentence, without a traceback."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        Console(stderr=True).print(f"[red]Error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for result files, page and picture.")] = Path("results/demo"),
+    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 2,
+) -> None:
+    """Watch six methods learn ten digits two at a time, in three class orders (about a minute)."""
+    from cldnet.bench.demo import demo_cells, write_report
+
+    begun = time.perf_counter()
+    cells = demo_cells()
+    Console().print(f"Split Digits: 5 tasks of 2 classes, {len(cells)} runs in {jobs} processes.", highlight=False)
+    results = _run_and_write(cells, jobs, out)
+    page, picture = write_report(results, out)
+    Console().print(_table(results))
+    Console().print(
+        "Average accuracy after the last task on the pooled test set, all ten classes as candidates, no task given;\n"
+        "mean ± standard deviation over three class orders and initialisations. Settings were chosen on a validation\n"
+        f"part of the training data. {time.perf_counter() - begun:.0f} s.\n"
+        f"page     {page}\npicture  {picture}\nresults  {out}/*.json",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command("run")
+def run_command(
+    stream: Annotated[str, typer.Option(help="Name of a stream; see `cldnet streams`.")],
+    method: Annotated[str, typer.Option(help="Name of a method; see `cldnet methods`.")],
+    seed: Annotated[int, typer.Option(help="Seed of weights, shuffling and class order.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the result file.")] = Path("results"),
+    epochs: Annotated[int | None, typer.Option(help="Passes over each task; by default the preset's.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step; by default the preset's.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default torch's.")] = None,
+) -> None:
+    """Run one method on one stream and write one JSON file."""
+    from dataclasses import replace
+
+    from cldnet.bench.pool import Cell
+    from cldnet.bench.preset import preset
+    from cldnet.data.streams import stream_by_name
+    from cldnet.methods import read_method
+
+    read_method(method)
+    stream_by_name(stream, seed)
+    spec = preset(stream, method, seed, threads)
+    chosen: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
+    spec = replace(spec, **{name: value for name, value in chosen.items() if value is not None})
+    results = _run_and_write([Cell(stream, spec)], 1, out)
+    Console().print(_table(results))
+
+
+@app.command()
+def methods() -> None:
+    """List the methods."""
+    from cldnet.methods import METHODS
+
+    table = Table("method", "what it is", "keeps data", "grows", "needs the task")
+    for name, method in METHODS.items():
+        traits = method.load().traits
+        answers = (not traits.rehearsal_free, not traits.constant_size, traits.needs_task_id)
+        table.add_row(name, method.summary, *("yes" if answer else "no" for answer in answers))
+    Console().print(table)
+
+
+@app.command()
+def streams() -> None:
+    """List the streams."""
+    from cldnet.data.streams import STREAMS
+
+    table = Table("stream", "what it is")
+    for name, stream in STREAMS.items():
+        table.add_row(name, stream.summary)
+    Console().print(table)
+
+
+def _run_and_write(cells: Sequence[Cell], jobs: int, out: Path) -> list[dict[str, Any]]:
+    """Run cells, writing each result as it is finished, so that Ctrl-C loses only what is running."""
+    from cldnet.bench.pool import run_cells
+    from cldnet.bench.run import write_result
+    from cldnet.bench.summary import display_name, percent
+
+    results: list[dict[str, Any]] = []
+    with _progress([f"{display_name(cell.spec.method)}, order {cell.spec.seed}" for cell in cells]) as (
+        on_progress,
+        say,
+    ):
+        try:
+            for number, result in run_cells(cells, jobs, on_progress):
+                path = write_result(result, out)
+                result["file"] = path.name
+                results.append(result)
+                accuracy = percent(result["scores"]["average_accuracy"])
+                say(number, f"{accuracy} in {result['seconds']['total']:.1f} s")
+        except KeyboardInterrupt:
+            Console(stderr=True).print(f"Stopped. {len(results)} finished results are in {out}.", highlight=False)
+            raise typer.Exit(130) from None
+    return results
+
+
+@contextmanager
+def _progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None], Callable[[int, str], None]]]:
+    """Show bars on a terminal, and a plain line for every finished run elsewhere."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console()
+    if not console.is_terminal:
+        yield (
+            lambda number, share: None,
+            lambda number, text: console.print(f"{names[number]}: {text}", highlight=False),
+        )
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        whole = bars.add_task("all runs", total=len(names))
+        running: dict[int, Any] = {}
+        shares = [0.0] * len(names)
+
+        def on_progress(number: int, share: float) -> None:
+            if number not in running and share < 1:
+                running[number] = bars.add_task(names[number], total=1.0)
+            if number in running:
+                bars.update(running[number], completed=share)
+            shares[number] = max(share, shares[number])
+            bars.update(whole, completed=sum(shares))
+
+        def say(number: int, text: str) -> None:
+            on_progress(number, 1.0)
+            if number in running:
+                bars.remove_task(running.pop(number))
+            bars.console.print(f"{names[number]}: {text}", highlight=False)
+
+        yield on_progress, say
+
+
+def _table(results: Sequence[dict[str, Any]]) -> Table:
+    from cldnet.bench.summary import human_bytes, percent, percent_pm, summarise, yes_no
+    from cldnet.methods import METHODS
+
+    known = list(METHODS)
+    ordered = sorted(results, key=lambda result: known.index(result["method"]) if result["method"] in known else 99)
+    table = Table(title=results[0]["stream"]["name"])
+    table.add_column("method")
+    for heading in ("average accuracy", "forgetting", "seconds", "bytes kept", "grows?", "keeps data?"):
+        table.add_column(heading, justify="right")
+    for row in summarise(ordered):
+        table.add_row(
+            row.name,
+            percent_pm(row.accuracy, row.accuracy_std),
+            percent(row.forgetting),
+            f"{row.seconds:.1f}",
+            human_bytes(row.bytes_kept),
+            yes_no(row.grows),
+            yes_no(row.keeps_data),
+        )
+    return table

@@ -1,0 +1,95 @@
+"""The one training loop. It knows `observe` and nothing about any method."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cldnet.device import isolated_rng
+from cldnet.methods.learner import Learner, TaskData
+
+__all__ = ["Progress", "TaskReport", "fit_task", "predict_logits"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a task stands: steps done and steps in all."""
+
+    step: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What learning a task took: the mean loss of each epoch, and seconds."""
+
+    losses: list[float]
+    seconds: float
+
+
+def fit_task(
+    learner: Learner,
+    task: TaskData,
+    *,
+    epochs: int,
+    batch_size: int,
+    on_step: Callable[[Progress], None] | None = None,
+) -> TaskReport:
+    """Teach a learner one task: begin it, observe its batches in a fresh random order each epoch, end it.
+
+    Parameters
+    ----------
+    learner : Learner
+        It is changed. Its own generator shuffles, so a resumed run goes on as an uninterrupted one.
+    task : TaskData
+        Examples with class rows.
+    epochs, batch_size : int
+        Passes over the data (one for a learner that wants one) and examples a step.
+    on_step : callable, optional
+        Told the progress after every step.
+
+    Examples
+    --------
+    >>> from cldnet.methods import build_learner
+    >>> from cldnet.methods.learner import Setting
+    >>> learner = build_learner("finetune", Setting((2,), capacity=2, seed=0))
+    >>> task = TaskData(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
+    >>> report = fit_task(learner, task, epochs=3, batch_size=2)
+    >>> len(report.losses), learner.tasks
+    (3, 1)
+    """
+    begun = time.perf_counter()
+    epochs = 1 if learner.traits.one_pass else epochs
+    losses: list[float] = []
+    with isolated_rng(learner.generator):
+        data = learner.rehearse(task)
+        learner.begin_task(task)
+        for epoch in range(epochs):
+            order = torch.randperm(len(data), generator=learner.generator).to(data.x.device)
+            total: Tensor | float = 0.0
+            for batch in data.epoch(order, batch_size, epoch, epochs):
+                total = total + learner.observe(batch)
+                if on_step is not None:
+                    on_step(Progress(batch.step + 1, batch.steps))
+            losses.append(float(total) / -(-len(data) // batch_size))
+        learner.end_task(task)
+    return TaskReport(losses, time.perf_counter() - begun)
+
+
+def predict_logits(learner: Learner, x: Tensor, batch_size: int = 1024) -> Tensor:
+    """Scores of inputs over the classes seen, in batches.
+
+    Examples
+    --------
+    >>> from cldnet.methods import build_learner
+    >>> from cldnet.methods.learner import Setting
+    >>> learner = build_learner("finetune", Setting((2,), capacity=2, seed=0))
+    >>> _ = fit_task(learner, TaskData(torch.eye(2), torch.tensor([0, 1])), epochs=1, batch_size=2)
+    >>> predict_logits(learner, torch.zeros(5, 2), batch_size=2).shape
+    torch.Size([5, 2])
+    """
+    return torch.cat([learner.logits(part) for part in x.split(batch_size)])

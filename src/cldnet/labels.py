@@ -1,0 +1,137 @@
+"""The user's labels and the rows that stand for them: by order of arrival, append-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LabelTable"]
+
+_KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
+_DTYPES: dict[str, type] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "str": np.str_}
+
+
+class LabelTable:
+    """A one-to-one table from labels (int, float, bool or str, one kind a table) to rows 0, 1, 2, ….
+
+    Examples
+    --------
+    >>> table = LabelTable(capacity=10)
+    >>> table.learn(["cat", "dog", "cat"])
+    array([0, 1, 0])
+    >>> table.learn(["ant"])
+    array([2])
+    >>> table.classes, table.columns
+    (array(['ant', 'cat', 'dog'], dtype='<U3'), array([2, 0, 1]))
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.kind: str | None = None
+        self._row_of: dict[Any, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The labels seen, sorted, in the user's own type."""
+        return np.array(sorted(self._row_of), dtype=_DTYPES[self.kind or "int"])
+
+    @property
+    def columns(self) -> NDArray[np.int64]:
+        """The row of every label of `classes`: ``scores[:, table.columns]`` follows `classes`."""
+        return np.array([self._row_of[label] for label in sorted(self._row_of)], dtype=np.int64)
+
+    def check(self, labels: Any) -> NDArray[Any]:
+        """Return the labels as a clean array, or say what is wrong with them. The table does not change."""
+        array = _as_labels(labels)
+        kind = _KINDS[array.dtype.kind]
+        if self.kind is not None and kind != self.kind:
+            raise ValueError(
+                f"Labels of type {kind} cannot follow labels of type {self.kind}: a model's labels have one type. "
+                f"Convert y with y.astype({self.kind})."
+            )
+        fresh = {label for label in np.unique(array).tolist() if label not in self._row_of}
+        if len(self) + len(fresh) > self.capacity:
+            raise ValueError(
+                f"There is room for {self.capacity} classes, {len(self)} are taken and {len(fresh)} more came: "
+                f"make the model with capacity={max(2 * self.capacity, len(self) + len(fresh))} or more."
+            )
+        return array
+
+    def learn(self, labels: Any) -> NDArray[np.int64]:
+        """Give every label its row, new labels the next free rows in order of arrival."""
+        array = self.check(labels)
+        self.kind = _KINDS[array.dtype.kind]
+        values, first, inverse = np.unique(array, return_index=True, return_inverse=True)
+        for position in np.argsort(first):
+            self._row_of.setdefault(values[position].item(), len(self._row_of))
+        return self._rows(values)[inverse]
+
+    def rows(self, labels: Any) -> NDArray[np.int64]:
+        """Rows of labels that are in the table; ``-1`` for those that are not."""
+        values, inverse = np.unique(_as_labels(labels), return_inverse=True)
+        return self._rows(values)[inverse]
+
+    def _rows(self, values: NDArray[Any]) -> NDArray[np.int64]:
+        return np.array([self._row_of.get(value, -1) for value in values.tolist()], dtype=np.int64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the table in types that JSON has."""
+        return {"capacity": self.capacity, "kind": self.kind, "labels": list(self._row_of)}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> LabelTable:
+        """Rebuild a table from `to_json`, checking it as input from a stranger."""
+        table = cls(int(state["capacity"]))
+        labels: Sequence[Any] = state["labels"]
+        if labels:
+            if state["kind"] not in _DTYPES:
+                raise ValueError(f"The label table has an unknown type of label: {state['kind']!r}.")
+            table.learn(np.array(labels, dtype=_DTYPES[state["kind"]]))
+        if len(table) != len(labels):
+            raise ValueError("The label table names a label twice.")
+        return table
+
+
+def _as_labels(labels: Any) -> NDArray[Any]:
+    """Turn labels of any make into a one-dimensional array of a kind we know."""
+    array = np.asarray(labels)
+    if array.ndim != 1:
+        raise ValueError(f"y should be a 1d array with one label a row, got an array of shape {array.shape} instead.")
+    if array.dtype.kind == "O":
+        array = _from_objects(array)
+    elif array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
+        _refuse_mixture(labels)  # numpy turns [1, "a"] into strings without a word
+    if array.dtype.kind not in _KINDS:
+        raise ValueError(f"y has dtype {array.dtype}; labels are whole numbers, strings, booleans or plain floats.")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(
+            "Input y contains NaN or infinity: every row needs a label. Drop those rows, or name the class."
+        )
+    return array
+
+
+def _refuse_mixture(labels: Any) -> None:
+    kinds = {type(label) for label in labels}
+    if not all(issubclass(kind, str) for kind in kinds):
+        names = sorted(kind.__name__ for kind in kinds)
+        raise ValueError(f"y mixes labels of types {names}: use one type for all labels of a model.")
+
+
+def _from_objects(array: NDArray[Any]) -> NDArray[Any]:
+    values = array.tolist()
+    if any(value is None or value != value for value in values):  # only NaN differs from itself
+        raise ValueError("y contains None or NaN: every row needs a label. Drop those rows, or name the class.")
+    kinds = {str if isinstance(value, str) else type(value) for value in values}
+    if len(kinds) > 1:
+        names = sorted(kind.__name__ for kind in kinds)
+        raise ValueError(f"y mixes labels of types {names}: use one type for all labels of a model.")
+    if not kinds <= {int, bool, float, str}:
+        names = sorted(kind.__name__ for kind in kinds)
+        raise ValueError(f"Unknown label type: {names}. Labels are whole numbers, strings, booleans or plain floats.")
+    return np.array(values)

@@ -1,0 +1,116 @@
+"""Methods: one file each, reading like its paper's algorithm box."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from cldnet.names import nearest_names
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cldnet.methods.learner import Learner, Setting
+
+__all__ = ["METHODS", "Method", "build_learner", "read_method"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """Where a method's class is, and what it is in one line."""
+
+    path: str
+    summary: str
+
+    def load(self) -> type[Learner]:
+        """Import the class."""
+        module, name = self.path.split(":")
+        learner: type[Learner] = getattr(import_module(module), name)
+        return learner
+
+
+#: The methods of this library. Others come from packages with an entry point in the group ``cldnet.methods``.
+METHODS: Mapping[str, Method] = {
+    "cldnet": Method(
+        "cldnet.methods.cldnet:CLDNet", "HSIC bottleneck through projectors, fixed class vectors (AAAI-24)"
+    ),
+    "exact": Method(
+        "cldnet.methods.exact:Exact", "ridge solution of all data seen, over a fixed feature map, one pass"
+    ),
+    "finetune": Method("cldnet.methods.finetune:Finetune", "plain gradient descent: the lower bound"),
+    "joint": Method("cldnet.methods.joint:Joint", "all data kept and learned anew: the upper bound"),
+    "ewc": Method("cldnet.methods.ewc:EWC", "elastic weight consolidation, per-sample Fisher (PNAS 2017)"),
+    "owm": Method("cldnet.methods.owm:OWM", "orthogonal weight modification (Nature Machine Intelligence 2019)"),
+    "er": Method("cldnet.methods.er:ER", "experience replay from a reservoir (2019)"),
+    "pnn": Method("cldnet.methods.pnn:PNN", "progressive nets: a column a task, needs the task at test (2016)"),
+}
+
+
+def read_method(name: str) -> type[Learner]:
+    """Find a method's class by its name.
+
+    Examples
+    --------
+    >>> read_method("exact").__name__
+    'Exact'
+    >>> read_method("own")
+    Traceback (most recent call last):
+    ...
+    ValueError: There is no method 'own'. Did you mean 'owm'?
+    """
+    if name in METHODS:
+        return METHODS[name].load()
+    for entry in entry_points(group="cldnet.methods"):
+        if entry.name == name:
+            loaded: type[Learner] = entry.load()
+            return loaded
+    raise ValueError(f"There is no method {name!r}. {nearest_names(name, METHODS)}")
+
+
+def build_learner(
+    name: str,
+    setting: Setting,
+    options: Mapping[str, Any] | None = None,
+    backbone: str | nn.Module = "auto",
+    backbone_options: Mapping[str, Any] | None = None,
+) -> Learner:
+    """Make a learner by the name of its method and of its backbone.
+
+    Parameters
+    ----------
+    name : str
+        One of `METHODS`.
+    setting : Setting
+        Input shape, capacity, seed and precision.
+    options : mapping, optional
+        Fields of the method's configuration.
+    backbone : str or nn.Module
+        A name out of `cldnet.nets.BACKBONES`, a module of your own, or ``"auto"`` for the method's default.
+    backbone_options : mapping, optional
+        Arguments of a backbone that is made by name.
+
+    Examples
+    --------
+    >>> from cldnet.methods.learner import Setting
+    >>> learner = build_learner("finetune", Setting((4,), capacity=3, seed=0), {"lr": 0.1})
+    >>> type(learner).__name__, learner.config.lr
+    ('Finetune', 0.1)
+    """
+    from cldnet.nets import build_backbone  # noqa: PLC0415  (listing the methods should not import torch)
+
+    method: Any = read_method(name)
+    try:
+        config = method.config_class(**(options or {}))
+    except TypeError as error:
+        fields = ", ".join(method.config_class.__dataclass_fields__)
+        raise ValueError(f"Method {name!r} does not take all of {sorted(options or {})}; it takes {fields}.") from error
+    if isinstance(backbone, str):
+        chosen = method.default_backbone if backbone == "auto" else backbone
+        net = None if chosen == "none" else build_backbone(chosen, setting.input_shape, setting.seed, backbone_options)
+    else:
+        net = backbone
+    learner: Learner = method(net, setting, config)
+    return learner

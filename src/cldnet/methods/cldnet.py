@@ -1,0 +1,203 @@
+"""CLDNet (Li et al., AAAI-24), algorithm 1: HSIC-bottleneck orthogonalisation and equiangular embedding.
+
+For every batch: hidden representations ``Z_l`` of all layers; the projectors absorb what flowed into the layers (Eq. 6);
+**HBO** (Eq. 5) moves each layer's own weights towards ``min HSIC(Z_l, X) − β HSIC(Z_l, Y)``; **EAE** (Eq. 8, 9) moves all
+weights so that ``Z_L`` points at its class's fixed vector. Every step goes through the projectors:
+``θ_l ← θ_l − λ P_l Δθ_l``. The prediction is the nearest vector among the classes seen.
+
+The paper leaves much open (`research/algorithms.md` §9); each reading is a field of `CLDNetConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cldnet.math.basis import basis_vectors
+from cldnet.methods.gradient import GradientConfig, weighted_mean
+from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
+from cldnet.methods.parts.alpha import AdaptiveAlpha, Alpha
+from cldnet.methods.parts.dependence import Dependence, NormalisedHSIC
+from cldnet.methods.parts.projection import BatchMean, Feed, Projection
+from cldnet.methods.parts.readings import EveryStep, InTurn, Range, SeenClasses, Steps, When
+from cldnet.nets import out_features
+from cldnet.nets.init import linear
+from cldnet.nets.taps import Flow
+
+__all__ = ["CLDNet", "CLDNetConfig"]
+
+
+@dataclass(frozen=True)
+class CLDNetConfig(GradientConfig):
+    """The paper's hyper-parameters, and the readings of what it leaves open.
+
+    Attributes
+    ----------
+    hbo_lr : float
+        Learning rate of the HBO step (`lr` is that of the EAE step).
+    beta : float
+        β of Eq. 5, the weight of the dependence on the label.
+    embed_dim, gamma : int, float
+        Dimension d of the class vectors and bound γ of their |cosine| (Eq. 3).
+    temperature : float
+        Divides the cosine before the softmax; without it the loss has a floor of 1.46 for ten classes.
+    dependence, feed, alpha, when, steps, softmax
+        The form of HSIC; what feeds the projectors, how strongly and when; steps in turn or together; the softmax's range.
+    """
+
+    hbo_lr: float = 0.01
+    beta: float = 500.0
+    embed_dim: int = 1000
+    gamma: float = 0.04
+    temperature: float = 0.07
+    dependence: Dependence = NormalisedHSIC()
+    feed: Feed = BatchMean()
+    alpha: Alpha = AdaptiveAlpha()
+    when: When = EveryStep()
+    steps: Steps = InTurn()
+    softmax: Range = SeenClasses()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.hbo_lr >= 0:
+            raise ValueError(f"hbo_lr={self.hbo_lr} should not be negative.")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature={self.temperature} should be a positive number.")
+
+
+class CLDNet(Learner):
+    """The paper's learner. See the module's docstring for the algorithm.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Backbone that maps inputs to features; a linear embedding layer to ``embed_dim`` is added behind it.
+    setting : Setting
+    config : CLDNetConfig
+
+    Examples
+    --------
+    >>> from cldnet.nets import build_backbone
+    >>> net = build_backbone("mlp", (2,), seed=0, options={"widths": (8,)})
+    >>> learner = CLDNet(net, Setting((2,), capacity=4, seed=0), CLDNetConfig(embed_dim=16))
+    >>> task = TaskData(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
+    >>> learner.begin_task(task)
+    >>> for batch in task.batches(2):
+    ...     loss = learner.observe(batch)
+    >>> learner.end_task(task)
+    >>> learner.logits(task.x).shape
+    torch.Size([2, 2])
+    """
+
+    traits = Traits(rehearsal_free=True, constant_size=True)
+    kinds: ClassVar = {
+        "net": "weights",
+        "embedding": "weights",
+        "projection": "projectors",
+        "basis": "class vectors",
+    }
+    config_class = CLDNetConfig
+
+    config: CLDNetConfig
+    basis: Tensor
+    hbo_optimizer: torch.optim.Optimizer
+    eae_optimizer: torch.optim.Optimizer
+    task_rows: Tensor
+
+    def __init__(self, net: nn.Module, setting: Setting, config: CLDNetConfig) -> None:
+        super().__init__(setting)
+        self.config = config
+        features = out_features(net, setting.input_shape)
+        self.net = net.to(setting.dtype)
+        self.embedding = linear(features, config.embed_dim, self.generator).to(setting.dtype)
+        whole = nn.Sequential()
+        whole.add_module("net", self.net)
+        whole.add_module("embedding", self.embedding)
+        self.projection = Projection(whole, setting.input_shape)
+        table = basis_vectors(setting.capacity, config.embed_dim, config.gamma, seed=setting.seed)  # Eq. 7
+        self.register_buffer("basis", table.to(setting.dtype))
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The net in front of the last layer."""
+        return self.net
+
+    @property
+    def class_width(self) -> int:
+        """Length of a class vector."""
+        return self.config.embed_dim
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Map scaled inputs to the last representation ``Z_L``."""
+        z: Tensor = self.embedding(self.net(x))
+        return z
+
+    def score(self, x: Tensor) -> Tensor:
+        """Cosine to every class vector over the temperature."""
+        return F.normalize(self.embed(x), dim=1) @ self.basis.T / self.config.temperature
+
+    def start(self, task: TaskData) -> None:
+        """Begin with empty momenta; what cannot be projected learns in the first task only."""
+        if self.tasks > 0:
+            self.projection.freeze_unprotected(self.net)
+        self.task_rows = torch.isin(torch.arange(len(self.basis), device=task.y.device), task.rows)
+        parameters, momentum = list(self.parameters()), self.config.momentum
+        self.hbo_optimizer = torch.optim.SGD(parameters, lr=self.config.hbo_lr, momentum=momentum)
+        self.eae_optimizer = torch.optim.SGD(parameters, lr=self.config.lr, momentum=momentum)
+
+    def observe(self, batch: Batch) -> Tensor:
+        """One pass through the inner loop of algorithm 1."""
+        return self.config.steps.take(self, self.scale(batch.x), batch)
+
+    def finish(self, task: TaskData) -> None:
+        """Feed the projectors where that waits for the end, and rebuild them from their sums."""
+        self.config.when.on_end(self, task)
+        self.projection.rebuild()
+        del self.hbo_optimizer, self.eae_optimizer, self.task_rows
+        self.zero_grad(set_to_none=True)
+
+    def forward_pass(self, x: Tensor) -> tuple[Flow, Tensor]:
+        """Calculate hidden representations (line 7)."""
+        with self.projection.taps.watch() as flow:
+            z = self.embed(x)
+        return flow, z
+
+    def absorb(self, flow: Flow, batch: Batch) -> None:
+        """Feed the projectors (Eq. 6)."""
+        self.projection.absorb(flow, self.config.feed, self.config.alpha, batch.progress, batch.steps)
+
+    def bottleneck_deltas(self, flow: Flow, x: Tensor, y: Tensor) -> list[Tensor | None]:
+        """Derivatives of each layer's ``HSIC(Z_l, X) − β HSIC(Z_l, Y)`` (Eq. 5) by the layer's own outputs.
+
+        ``Z_l`` is what the next layer takes in (so behind the activation), or the layer's output where that is not fed on.
+        Only the layer's own weights follow: Eq. 5 is read block by block.
+        """
+        terms = self.config.dependence.of_batch(x.flatten(1), y)
+        deltas: list[Tensor | None] = []
+        for output, following in zip(flow.outputs, [*flow.inputs[1:], flow.outputs[-1]], strict=True):
+            z = following if following.requires_grad and len(following) == len(x) else output
+            delta = self._pull_back(terms, z, output)
+            if delta is None:  # the next layer to run does not depend on this one (a parallel branch)
+                delta = self._pull_back(terms, output, output)
+            deltas.append(delta)
+        return deltas
+
+    def _pull_back(self, terms: Callable[[Tensor], tuple[Tensor, Tensor]], z: Tensor, output: Tensor) -> Tensor | None:
+        leaf = z.detach().requires_grad_()
+        on_input, on_label = terms(leaf)
+        (by_z,) = torch.autograd.grad(on_input - self.config.beta * on_label, leaf)
+        if z is output:
+            return by_z
+        (delta,) = torch.autograd.grad(z, output, by_z, retain_graph=True, allow_unused=True)
+        return delta
+
+    def embedding_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """Negative log-likelihood of the class vectors (Eq. 8, 9)."""
+        logits = F.normalize(z, dim=1) @ self.basis.T / self.config.temperature
+        logits = logits.masked_fill(~self.config.softmax.mask(self, batch), float("-inf"))
+        return weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)

@@ -1,0 +1,196 @@
+"""The exact solver: ridge regression onto the class vectors over a fixed feature map, from sums, in one pass.
+
+``P = α(HᵀH + αI)⁻¹`` is the projector of Eq. 6 with a constant α, and also the matrix of recursive least squares: on top
+of a fixed map the weights ``(G + αI)⁻¹ Σ_c s_c w_cᵀ`` are the solution of all data ever seen at once, in whatever order
+it came. The state is a sum: ``G = Σ hhᵀ``, one feature sum ``s_c`` and one weight ``n_c`` a class.
+
+With a map that gives whole numbers (`cldnet.nets.RandomReLU`) the sums are exact to the last bit: 1,024 products of two
+7-bit numbers fit float32, and float64 adds whole numbers without error up to 2⁵³.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from cldnet.math import ridge
+from cldnet.math.basis import basis_vectors
+from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
+from cldnet.nets import FeatureMap, RandomReLU, out_features
+
+__all__ = ["Exact", "ExactConfig"]
+
+#: Rows whose products are added up in float32 before float64 takes over.
+BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class ExactConfig:
+    """Settings of the exact solver.
+
+    Attributes
+    ----------
+    alpha : float or "gcv"
+        Ridge penalty in units of the features, or chosen from the sums by generalised cross-validation.
+    embed_dim, gamma : int, float
+        Dimension of the class vectors, and bound of their |cosine| when there are more classes than dimensions.
+    """
+
+    alpha: float | str = "gcv"
+    embed_dim: int = 1000
+    gamma: float = 0.04
+
+    def __post_init__(self) -> None:
+        numeric = isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool)
+        if self.alpha != "gcv" and not (numeric and 0 < float(self.alpha) < float("inf")):
+            raise ValueError(f"alpha={self.alpha!r} should be 'gcv' or a positive number.")
+
+
+class Exact(Learner):
+    """One pass, no gradient, nothing forgotten: the ridge solution of all data seen.
+
+    Parameters
+    ----------
+    net : FeatureMap or nn.Module
+        The map; any other module is frozen and expanded by random ReLU features.
+    setting : Setting
+    config : ExactConfig
+
+    Examples
+    --------
+    >>> features = RandomReLU((2,), features=16, seed=0)
+    >>> learner = Exact(features, Setting((2,), capacity=4, seed=0), ExactConfig())
+    >>> task = TaskData(torch.tensor([[-1.0, 0.0], [-0.9, 0.1], [1.0, 0.0], [1.1, 0.1]]), torch.tensor([0, 0, 1, 1]))
+    >>> learner.begin_task(task)
+    >>> for batch in task.batches(3):
+    ...     loss = learner.observe(batch)
+    >>> learner.end_task(task)
+    >>> learner.logits(task.x).argmax(1)
+    tensor([0, 0, 1, 1])
+    """
+
+    traits = Traits(rehearsal_free=True, constant_size=True, one_pass=True)
+    kinds: ClassVar = {
+        "features": "feature map",
+        "gram": "sums",
+        "class_sums": "sums",
+        "class_weights": "sums",
+        "rows": "sums",
+        "basis": "class vectors",
+    }
+    config_class = ExactConfig
+    default_backbone = "random-relu"
+
+    config: ExactConfig
+    gram: Tensor
+    class_sums: Tensor
+    class_weights: Tensor
+    rows: Tensor
+    basis: Tensor
+
+    def __init__(self, net: nn.Module, setting: Setting, config: ExactConfig) -> None:
+        super().__init__(setting)
+        self.config = config
+        if isinstance(net, FeatureMap):
+            self.features: FeatureMap = net
+        else:
+            width = out_features(net, setting.input_shape)
+            self.features = RandomReLU((width,), seed=setting.seed, net=net)
+        width = self.features.out_features
+        self.register_buffer("gram", torch.zeros(width, width, dtype=torch.float64))
+        self.register_buffer("class_sums", torch.zeros(setting.capacity, width, dtype=torch.float64))
+        self.register_buffer("class_weights", torch.zeros(setting.capacity, dtype=torch.float64))
+        self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
+        # With no more classes than dimensions the vectors are orthonormal, and only their Gram matrix, I, would be used.
+        if setting.capacity > config.embed_dim:
+            table = basis_vectors(setting.capacity, config.embed_dim, config.gamma, seed=setting.seed)
+            self.register_buffer("basis", table.double())
+        else:
+            self.register_buffer("basis", None)
+        self._solution: Tensor | None = None
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The map that was handed in, or the frozen module in front of the random features."""
+        net = self.features.net if isinstance(self.features, RandomReLU) else None
+        return self.features if net is None else net
+
+    @property
+    def class_width(self) -> int:
+        """Length of a class's feature sum."""
+        return self.features.out_features
+
+    @property
+    def network_size(self) -> int:
+        """Numbers of the fixed map."""
+        return sum(tensor.numel() for tensor in self.features.state_dict().values())
+
+    def begin_task(self, task: TaskData) -> None:
+        """Fit the map on the first task if nobody has fitted it before."""
+        if not self.features.fitted:
+            if len(task) < self.features.min_rows:
+                raise ValueError(
+                    f"The feature map needs at least {self.features.min_rows} rows to be fitted on, and got {len(task)} "
+                    f"(n_samples={len(task)}). Give more rows in the first call, or a map that is fitted already."
+                )
+            self.features.fit(task.x, task.weight)
+        super().begin_task(task)
+
+    @torch.no_grad()
+    def observe(self, batch: Batch) -> Tensor:
+        """Add a batch to the sums."""
+        self._solution = None
+        for first in range(0, len(batch.x), BLOCK):
+            part = slice(first, first + BLOCK)
+            weight = None if batch.weight is None else batch.weight[part].double()
+            self._add(self.features(batch.x[part]), batch.y[part], weight)
+        return self.rows.new_zeros(())
+
+    def _add(self, h: Tensor, y: Tensor, weight: Tensor | None) -> None:
+        if weight is None:
+            self.gram += h.T @ h
+            self.class_sums.index_add_(0, y, h.double())
+            self.class_weights.index_add_(0, y, self.class_weights.new_ones(len(y)))
+            self.rows += len(y)
+        else:
+            weighted = h.double() * weight[:, None]
+            self.gram += weighted.T @ h.double()
+            self.class_sums.index_add_(0, y, weighted)
+            self.class_weights.index_add_(0, y, weight)
+            self.rows += weight.sum()
+
+    @property
+    def solution(self) -> Tensor:
+        """Weights from features to the scores of the classes seen, shape ``(features, seen)``; solved when first needed."""
+        solution = self._solution
+        if solution is None:
+            moments = self.class_sums[: self.seen].T
+            alpha = self.config.alpha
+            if isinstance(alpha, str):
+                alpha = ridge.gcv_alpha(self.gram, moments, self.class_weights[: self.seen], float(self.rows))
+            solution = ridge.solve(self.gram, moments, float(alpha))
+            if self.basis is not None:
+                # Scores are cosines to the class vectors: B = (G + αI)⁻¹ (S W*) W*ᵀ.
+                vectors = self.basis[: self.seen]
+                solution = solution @ (vectors @ vectors.T)
+            self._solution = solution
+        return solution
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """Scores over the classes seen: the projection of the predicted vector onto each class vector."""
+        return self.score(x)
+
+    def score(self, x: Tensor) -> Tensor:
+        """Map inputs to features and multiply by the solution."""
+        h = self.features(x)
+        scores: Tensor = h.to(self.setting.dtype) @ self.solution.to(self.setting.dtype)
+        return scores
+
+    def load_state(self, state: dict[str, Tensor]) -> None:  # type: ignore[override]
+        """Take over a state and forget the solution of the old one."""
+        super().load_state(state)
+        self._solution = None

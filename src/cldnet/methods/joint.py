@@ -1,0 +1,66 @@
+"""Joint training: keep all data and learn everything anew whenever a task arrives. The upper bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from cldnet.device import tensor_bytes
+from cldnet.methods.gradient import GradientConfig, GradientLearner
+from cldnet.methods.learner import Setting, TaskData, Traits
+from cldnet.methods.parts.tensors import NamedTensors
+
+__all__ = ["Joint"]
+
+
+class Joint(GradientLearner):
+    """Train from the initial weights on the data of all tasks so far, which it keeps."""
+
+    traits = Traits(rehearsal_free=False, constant_size=False)
+    kinds: ClassVar = {
+        "net": "weights",
+        "head": "weights",
+        "memory_x": "exemplars",
+        "memory_y": "exemplars",
+        "memory_weight": "exemplars",
+        "initial_net": "initial weights",
+        "initial_head": "initial weights",
+    }
+
+    memory_x: Tensor
+    memory_y: Tensor
+    memory_weight: Tensor
+
+    def __init__(self, net: nn.Module, setting: Setting, config: GradientConfig) -> None:
+        super().__init__(net, setting, config)
+        self.initial_net = NamedTensors(self.net.state_dict())
+        self.initial_head = NamedTensors(self.head.state_dict())
+        for name in ("memory_x", "memory_y", "memory_weight"):
+            self.register_buffer(name, torch.zeros(0))
+
+    def growth(self, task: TaskData) -> int:
+        """Everything that arrives: inputs, classes and weights."""
+        return tensor_bytes(task.x) + tensor_bytes(task.y) + len(task) * self.setting.dtype.itemsize
+
+    def rehearse(self, task: TaskData) -> TaskData:
+        """All examples so far, the new task's among them."""
+        weight = torch.ones(len(task), dtype=self.setting.dtype) if task.weight is None else task.weight
+        parts = {"memory_x": task.x, "memory_y": task.y, "memory_weight": weight.to(self.setting.dtype)}
+        for name, new in parts.items():
+            old = getattr(self, name)
+            setattr(self, name, torch.cat([old.to(new), new]) if len(old) else new.clone())
+        return TaskData(self.memory_x, self.memory_y, self.memory_weight)
+
+    def start(self, task: TaskData) -> None:
+        """Begin again from the initial weights."""
+        self.net.load_state_dict(dict(self.initial_net.items()))
+        self.head.load_state_dict(dict(self.initial_head.items()))
+        super().start(task)
+
+    def resize_for(self, state: Mapping[str, Tensor]) -> None:
+        """Make room for the data that the state holds."""
+        for name in ("memory_x", "memory_y", "memory_weight"):
+            setattr(self, name, torch.zeros_like(state[name]))

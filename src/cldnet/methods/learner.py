@@ -1,0 +1,223 @@
+"""What a learner is: it begins a task, observes batches, ends the task, and scores inputs over the classes seen.
+
+Classes are rows 0, 1, 2, … in order of arrival; labels, files and epochs are other rooms' business. Everything that a
+learner keeps between tasks is a parameter or a buffer, so `state_dict` is all of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cldnet.device import generator
+from cldnet.nets.scale import InputScale
+
+__all__ = ["Batch", "Learner", "Setting", "TaskData", "Traits"]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a method promises, and what it needs.
+
+    Attributes
+    ----------
+    rehearsal_free : bool
+        No training example is kept.
+    constant_size : bool
+        The state has as many bytes after the last task as after the first.
+    needs_task_id : bool
+        It must be told the task of a test input, so it has no class-IL figure.
+    one_pass : bool
+        It sees every example once; epochs mean nothing to it.
+    """
+
+    rehearsal_free: bool
+    constant_size: bool
+    needs_task_id: bool = False
+    one_pass: bool = False
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a learner is made for: the shape of one input, the room for classes, its seed and its precision."""
+
+    input_shape: tuple[int, ...]
+    capacity: int
+    seed: int
+    dtype: torch.dtype = torch.float32
+
+
+class Batch(NamedTuple):
+    """One step's examples: inputs, class rows, weights (or none), and the step's place among the task's steps and epochs."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None
+    step: int
+    steps: int
+    epoch: int
+
+    @property
+    def progress(self) -> float:
+        """How far the task has come, from 0 at its first step to 1 at its last."""
+        return self.step / max(self.steps - 1, 1)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """One task's examples, resident as tensors.
+
+    Examples
+    --------
+    >>> task = TaskData(torch.zeros(5, 3), torch.tensor([4, 4, 2, 2, 2]))
+    >>> task.rows, [len(batch.x) for batch in task.batches(2)]
+    (tensor([2, 4]), [2, 2, 1])
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def rows(self) -> Tensor:
+        """The class rows of this task, sorted."""
+        rows: Tensor = self.y.unique()
+        return rows
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield all examples in their order."""
+        yield from self.epoch(torch.arange(len(self), device=self.x.device), size, 0, 1)
+
+    def epoch(self, order: Tensor, size: int, epoch: int, epochs: int) -> Iterator[Batch]:
+        """Yield the examples in a given order, counted as one of several epochs."""
+        parts = order.split(size)
+        for number, index in enumerate(parts):
+            weight = None if self.weight is None else self.weight[index]
+            step = epoch * len(parts) + number
+            yield Batch(self.x[index], self.y[index], weight, step, epochs * len(parts), epoch)
+
+
+class Learner(nn.Module, ABC):
+    """The contract that every method fulfils; `cldnet.checks.check_learner` tries all of it.
+
+    Parameters
+    ----------
+    setting : Setting
+        What the learner is made for.
+
+    Notes
+    -----
+    A method is made as ``Method(net, setting, config)``. It defines `observe` and `score`, and `start` and `finish` where
+    something happens at a task's ends. ``kinds`` names what the parts of the state are, for the footprint.
+    """
+
+    traits: ClassVar[Traits]
+    kinds: ClassVar[Mapping[str, str]] = {}
+    default_backbone: ClassVar[str] = "mlp"
+    config_class: ClassVar[type[Any]]
+
+    counters: Tensor
+    config: Any
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self.setting = setting
+        self.scale = InputScale(setting.input_shape, setting.dtype)
+        self.generator = generator(setting.seed)
+        self.register_buffer("counters", torch.zeros(2, dtype=torch.int64))
+
+    @property
+    def tasks(self) -> int:
+        """Tasks learned so far."""
+        return int(self.counters[0])
+
+    @property
+    def seen(self) -> int:
+        """Class rows seen so far."""
+        return int(self.counters[1])
+
+    @property
+    def backbone(self) -> nn.Module | None:
+        """The module that was handed to the method, if it uses one."""
+        return None
+
+    def configure(self, options: Mapping[str, Any]) -> None:
+        """Change settings of the method between tasks; its state stays as it is."""
+        self.config = self.config_class(**options)
+
+    @property
+    def class_width(self) -> int:
+        """Numbers that stand for one class (its vector, or its weights in the head)."""
+        return 0
+
+    @property
+    def network_size(self) -> int:
+        """Numbers of the network without those that stand for classes."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def rehearse(self, task: TaskData) -> TaskData:
+        """Return the examples to train on when ``task`` arrives: the task itself, unless a method keeps others."""
+        return task
+
+    def growth(self, task: TaskData) -> int:
+        """Bytes by which the state is declared to grow when ``task`` is learned."""
+        return 0
+
+    def begin_task(self, task: TaskData) -> None:
+        """Prepare for a task. The first one fixes the scaling of inputs."""
+        if not self.scale.fitted:
+            self.scale.fit(task.x, task.weight)
+        self.counters[1] = max(self.seen, int(task.y.max()) + 1)
+        self.train()
+        self.start(task)
+
+    def end_task(self, task: TaskData) -> None:
+        """Consolidate what was learned; nothing of the task's examples stays unless the method says so."""
+        self.eval()
+        self.finish(task)
+        self.counters[0] += 1
+
+    def start(self, task: TaskData) -> None:
+        """Do what the method does before a task's first batch."""
+
+    def finish(self, task: TaskData) -> None:
+        """Do what the method does after a task's last batch."""
+
+    @abstractmethod
+    def observe(self, batch: Batch) -> Tensor:
+        """Learn from one batch and return its loss (a detached scalar, left on the device)."""
+
+    @abstractmethod
+    def score(self, x: Tensor) -> Tensor:
+        """Score scaled inputs for the class rows, shape ``(n, at least seen)``; the largest wins."""
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """Score inputs over the classes seen, shape ``(n, seen)``. Nothing changes."""
+        return self.score(self.scale(x))[:, : self.seen]
+
+    def resize_for(self, state: Mapping[str, Tensor]) -> None:
+        """Make room for a state that is about to be loaded; only methods whose tensors change shape need it."""
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a state written by `state_dict`, whole or not at all."""
+        self.resize_for(state)
+        self.load_state_dict(dict(state), strict=True)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}random"] = self.generator.get_state()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        state = state_dict.pop(f"{prefix}random", None)
+        if state is not None:
+            self.generator.set_state(state.cpu())
+        super()._load_from_state_dict(state_dict, prefix, *arguments)

@@ -1,0 +1,127 @@
+"""PNN (Rusu et al. 2016): a new column for every task, with lateral connections from the frozen older ones.
+
+It cannot forget, it grows with every task, and it must be told the task of a test input: each column has a head for its
+task's classes only, whose scores are not comparable across columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cldnet.device import tensor_bytes
+from cldnet.methods.gradient import GradientConfig, weighted_mean
+from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
+from cldnet.nets.init import linear
+
+__all__ = ["PNN", "PNNConfig"]
+
+
+@dataclass(frozen=True)
+class PNNConfig(GradientConfig):
+    """Settings of progressive nets: units of each column's hidden layers."""
+
+    widths: Sequence[int] = (100, 100)
+
+
+class Column(nn.Module):
+    """One task's column; layer ``l`` also takes in what layer ``l − 1`` of every older column gave."""
+
+    rows: Tensor
+
+    def __init__(
+        self, inputs: int, widths: Sequence[int], rows: Tensor, older: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.register_buffer("rows", rows)
+        sizes = [inputs, *widths]
+        laterals = [0, *(older * width for width in widths[:-1])]
+        self.hidden = nn.ModuleList(
+            linear(before + lateral, after, generator)
+            for before, lateral, after in zip(sizes[:-1], laterals, sizes[1:], strict=True)
+        )
+        self.head = linear(widths[-1] * (older + 1), len(rows), generator)
+
+
+class PNN(Learner):
+    """Progressive neural networks over vectors (images are flattened). It brings its own columns, so the backbone is unused.
+
+    The class rows that a column's head answers for are those of its task.
+    """
+
+    traits = Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)
+    kinds: ClassVar = {"columns": "weights"}
+    config_class = PNNConfig
+    default_backbone = "none"
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, net: nn.Module | None, setting: Setting, config: PNNConfig) -> None:
+        super().__init__(setting)
+        self.config = config
+        self.columns: Sequence[Column] = nn.ModuleList()  # type: ignore[assignment]
+
+    def _column(self, rows: Tensor, older: int, generator: torch.Generator) -> Column:
+        inputs = prod(self.setting.input_shape)
+        return Column(inputs, self.config.widths, rows, older, generator).to(self.setting.dtype)
+
+    def growth(self, task: TaskData) -> int:
+        """Bytes of the column that this task will get."""
+        column = self._column(task.rows, len(self.columns), torch.Generator())
+        return sum(tensor_bytes(tensor) for tensor in column.state_dict().values())
+
+    def start(self, task: TaskData) -> None:
+        """Freeze the older columns and add one."""
+        for column in self.columns:
+            column.requires_grad_(False)
+        self.columns.append(self._column(task.rows, len(self.columns), self.generator).to(task.x.device))  # type: ignore[attr-defined]
+        self.optimizer = torch.optim.SGD(
+            self.columns[-1].parameters(), lr=self.config.lr, momentum=self.config.momentum
+        )
+
+    def observe(self, batch: Batch) -> Tensor:
+        """Train the newest column on its task's classes."""
+        logits = self._heads(self.scale(batch.x))[-1]
+        target = torch.searchsorted(self.columns[-1].rows, batch.y)
+        loss = weighted_mean(F.cross_entropy(logits, target, reduction="none"), batch.weight)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.columns[-1].parameters(), self.config.clip)
+        self.optimizer.step()
+        return loss.detach()
+
+    def finish(self, task: TaskData) -> None:
+        """Drop the momentum."""
+        del self.optimizer
+        self.zero_grad(set_to_none=True)
+
+    def _heads(self, x: Tensor) -> list[Tensor]:
+        """Scores of every column's head for its own classes."""
+        below: list[Tensor] = []  # what the older columns' layers of the present depth gave
+        outputs = [x.flatten(1)] * len(self.columns)
+        for depth in range(len(self.config.widths)):
+            below = [] if depth == 0 else outputs
+            outputs = [
+                F.relu(column.hidden[depth](torch.cat([outputs[i], *below[:i]], dim=1)))
+                for i, column in enumerate(self.columns)
+            ]
+        return [column.head(torch.cat(outputs[: i + 1], dim=1)) for i, column in enumerate(self.columns)]
+
+    def score(self, x: Tensor) -> Tensor:
+        """Scores of the class rows, each from the newest column whose task had the class."""
+        scores = x.new_zeros(len(x), self.setting.capacity)
+        for column, logits in zip(self.columns, self._heads(x), strict=True):
+            scores[:, column.rows] = logits
+        return scores
+
+    def resize_for(self, state: Mapping[str, Tensor]) -> None:
+        """Make as many columns as the state holds."""
+        count = len({name.split(".")[1] for name in state if name.startswith("columns.")})
+        columns = (self._column(state[f"columns.{i}.rows"], i, torch.Generator()) for i in range(count))
+        self.columns = nn.ModuleList(columns)  # type: ignore[assignment]

@@ -1,0 +1,83 @@
+"""A module's fingerprint: how a saved model recognises the code that its weights belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cldnet.device import generator
+
+__all__ = ["Fingerprint"]
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Names and shapes of a module's tensors, and its output for a fixed random input.
+
+    Examples
+    --------
+    >>> mark = Fingerprint.of(nn.Linear(2, 1), (2,))
+    >>> mark.names
+    {'weight': [1, 2], 'bias': [1]}
+    >>> mark.check_names(nn.Linear(3, 1))
+    Traceback (most recent call last):
+    ...
+    ValueError: The module is not the one that the model was made over: 'weight' differs...
+    """
+
+    names: dict[str, list[int]]
+    input_shape: tuple[int, ...]
+    output: list[float]
+
+    @classmethod
+    def of(cls, module: nn.Module, input_shape: tuple[int, ...]) -> Fingerprint:
+        """Take a module's fingerprint."""
+        return cls(_names(module), tuple(input_shape), _probe(module, input_shape).tolist())
+
+    def check_names(self, module: nn.Module) -> None:
+        """Refuse a module with other tensors."""
+        names = _names(module)
+        different = sorted(name for name in {*names, *self.names} if names.get(name) != self.names.get(name))
+        if different:
+            raise ValueError(
+                f"The module is not the one that the model was made over: {different[0]!r} differs "
+                f"(and {len(different) - 1} more). Make the module as it was made then."
+            )
+
+    def check_output(self, module: nn.Module) -> None:
+        """Refuse a module that computes something else with the same weights."""
+        output = _probe(module, self.input_shape)
+        expected = torch.tensor(self.output, dtype=output.dtype)
+        if output.shape != expected.shape or not torch.allclose(output, expected, rtol=1e-3, atol=1e-4):
+            raise ValueError(
+                "The module has the same weights but computes something else than the one that the model was made over. "
+                "Load it with the code of that time."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the fingerprint in types that JSON has."""
+        return {"names": self.names, "input_shape": list(self.input_shape), "output": self.output}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Fingerprint:
+        """Rebuild a fingerprint from `to_json`."""
+        return cls(dict(state["names"]), tuple(state["input_shape"]), list(state["output"]))
+
+
+def _names(module: nn.Module) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+def _probe(module: nn.Module, input_shape: tuple[int, ...]) -> Tensor:
+    like = next(module.parameters(), torch.zeros(()))
+    probe = torch.randn(1, *input_shape, generator=generator(0)).to(like)
+    training = module.training
+    module.eval()
+    with torch.no_grad():
+        output: Tensor = module(probe)
+    module.train(training)
+    return output.flatten()[:64].double().cpu()

@@ -1,0 +1,171 @@
+"""Taps: what flows into each linear and convolutional layer of any module, and what comes out of it.
+
+A layer's gradient is ``Δᵀ H``: ``H`` its inputs as rows (for a convolution its unfolded patches; a bias is the weight of
+an appended one), ``Δ`` the loss's derivative by its outputs. Both are seen from outside by a forward hook, so a user's
+module needs no rewriting. Grouped convolutions have one ``H`` and ``Δ`` a group: shapes are ``(groups, rows, columns)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["Flow", "Layer", "Taps"]
+
+Projectable = nn.Linear | nn.Conv2d
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer that can be projected.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the module.
+    module : nn.Linear or nn.Conv2d
+    groups : int
+        Groups of a convolution; 1 for a linear layer.
+    width : int
+        Length of an input row, with the appended one if there is a bias.
+    """
+
+    name: str
+    module: Projectable
+    groups: int
+    width: int
+
+    @property
+    def outputs(self) -> int:
+        """Outputs a group."""
+        return self.module.weight.shape[0] // self.groups
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Write the layer's input as rows, shape ``(groups, rows, width)``."""
+        rows = _patches(self.module, x) if isinstance(self.module, nn.Conv2d) else x.reshape(1, -1, x.shape[-1])
+        return rows if self.module.bias is None else F.pad(rows, (0, 1), value=1.0)
+
+    def mean_rows(self, x: Tensor) -> Tensor:
+        """Rows of the batch's mean input: one for a linear layer, one a position for a convolution."""
+        return self.rows(x.mean(0, keepdim=True))
+
+    def deltas(self, delta: Tensor) -> Tensor:
+        """Write the derivative by the layer's output as rows, shape ``(groups, rows, outputs)``."""
+        if isinstance(self.module, nn.Linear):
+            return delta.reshape(1, -1, delta.shape[-1])
+        per_group = delta.flatten(2).unflatten(1, (self.groups, self.outputs))  # (n, g, out, positions)
+        rows: Tensor = per_group.permute(1, 0, 3, 2).flatten(1, 2)
+        return rows
+
+    def split(self, gradient: Tensor) -> dict[Tensor, Tensor]:
+        """Cut a gradient ``(groups, outputs, width)`` into those of the weight and of the bias."""
+        weight, bias = self.module.weight, self.module.bias
+        if bias is None:
+            return {weight: gradient.reshape(weight.shape)}
+        return {weight: gradient[..., :-1].reshape(weight.shape), bias: gradient[..., -1].reshape(bias.shape)}
+
+
+@dataclass
+class Flow:
+    """What one forward pass sent through the tapped layers, call by call."""
+
+    layers: list[Layer] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    def check_not_overwritten(self) -> None:
+        """Refuse a module that writes over a layer's output: its derivative could not be seen any more."""
+        for layer, output, version in zip(self.layers, self.outputs, self.versions, strict=True):
+            if output._version != version:
+                raise ValueError(
+                    f"The output of layer {layer.name!r} is overwritten in place (for example by F.relu_): "
+                    "use the version that returns a new tensor."
+                )
+
+
+class Taps:
+    """The layers of a module that can be projected, found by one forward pass on zeros.
+
+    Parameters
+    ----------
+    net : nn.Module
+        Any module. Its in-place activations are switched to the version that keeps their input.
+    input_shape : tuple of int
+        Shape of one input.
+
+    Attributes
+    ----------
+    layers : list of Layer
+        In the order in which they first run. A layer that is used twice, or whose weight is shared, counts once.
+    free : dict of str to Parameter
+        Parameters that no projector can protect: of normalisation layers, embeddings, bare ones, layers the hooks cannot see.
+
+    Examples
+    --------
+    >>> taps = Taps(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), (3,))
+    >>> [(layer.name, layer.width) for layer in taps.layers], list(taps.free)
+    ([('0', 4), ('2', 5)], ['1.weight', '1.bias'])
+    """
+
+    def __init__(self, net: nn.Module, input_shape: tuple[int, ...]) -> None:
+        for module in net.modules():
+            if getattr(module, "inplace", False):
+                module.inplace = False  # type: ignore[assignment]
+        self._layer_of: dict[nn.Module, Layer] = {}
+        by_weight: dict[int, Layer] = {}
+        for name, module in net.named_modules():
+            if isinstance(module, Projectable):
+                self._layer_of[module] = by_weight.setdefault(id(module.weight), _layer(name, module))
+        probe = next(net.parameters()).new_zeros(1, *input_shape)
+        training = net.training
+        net.eval()
+        with self.watch() as flow, torch.no_grad():
+            net(probe)
+        net.train(training)
+        self.layers: list[Layer] = list({layer.name: layer for layer in flow.layers}.values())
+        protected = {id(p) for layer in self.layers for p in layer.module.parameters()}
+        self.free: dict[str, nn.Parameter] = {
+            name: parameter for name, parameter in net.named_parameters() if id(parameter) not in protected
+        }
+
+    @contextmanager
+    def watch(self) -> Iterator[Flow]:
+        """Record inputs and outputs of the tapped layers while the block runs."""
+        flow = Flow()
+
+        def record(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+            flow.layers.append(self._layer_of[module])
+            flow.inputs.append(inputs[0])
+            flow.outputs.append(output)
+            flow.versions.append(output._version)
+
+        handles = [module.register_forward_hook(record) for module in self._layer_of]
+        try:
+            yield flow
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _layer(name: str, module: Projectable) -> Layer:
+    groups = module.groups if isinstance(module, nn.Conv2d) else 1
+    width = module.weight[0].numel() + (module.bias is not None)
+    return Layer(name, module, groups, width)
+
+
+def _patches(module: nn.Conv2d, x: Tensor) -> Tensor:
+    """Unfold a convolution's input into patches, shape ``(groups, n·positions, channels/groups·k·k)``."""
+    # torch keeps the padding of all four sides, for numbers and for 'same' alike, in this order.
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    if any(module._reversed_padding_repeated_twice):
+        x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+    columns = F.unfold(x, module.kernel_size, dilation=module.dilation, stride=module.stride)
+    rows: Tensor = columns.unflatten(1, (module.groups, -1)).permute(1, 0, 3, 2).flatten(1, 2)
+    return rows

@@ -1,0 +1,98 @@
+"""Every method passes every check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from cldnet.checks import CHECKS, check_learner
+from cldnet.methods import METHODS, build_learner
+from cldnet.methods.finetune import Finetune
+from cldnet.methods.learner import Batch, Learner, Setting, TaskData
+from cldnet.nets import MLP
+
+SMALL: dict[str, dict[str, Any]] = {
+    "cldnet": {"options": {"embed_dim": 16}},
+    "exact": {"backbone_options": {"features": 40}},
+    "er": {"options": {"memory": 10, "replay": 4}},
+    "pnn": {"options": {"widths": (12, 12)}},
+}
+MLP_OPTIONS = {"widths": (24, 24)}
+
+
+def make(method: str, setting: Setting) -> Learner:
+    arguments = SMALL.get(method, {})
+    if method not in ("exact", "pnn"):
+        arguments = {"backbone_options": MLP_OPTIONS, **arguments}
+    return build_learner(method, setting, **arguments)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_passes_every_check(method: str, check: str) -> None:
+    CHECKS[check](lambda setting: make(method, setting))
+
+
+class Hoarder(Finetune):
+    """Claims to be rehearsal-free and keeps the last batch."""
+
+    def observe(self, batch: Batch) -> torch.Tensor:
+        self.last = batch.x
+        return super().observe(batch)
+
+    def start(self, task: TaskData) -> None:
+        self.task = task
+        super().start(task)
+
+
+class Grower(Finetune):
+    """Claims to be constant in size and grows."""
+
+    def finish(self, task: TaskData) -> None:
+        super().finish(task)
+        self.register_buffer(f"head_{self.tasks}", torch.zeros(1))
+
+
+class Dreamer(Finetune):
+    """Draws from torch's global generator when it predicts."""
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        return super().score(x) + 0 * torch.rand(1)
+
+
+class Forgetful(Finetune):
+    """Has a state that is not in its state_dict."""
+
+    def finish(self, task: TaskData) -> None:
+        super().finish(task)
+        self.shift = 1.0
+
+    def score(self, x: torch.Tensor) -> torch.Tensor:
+        return super().score(x) + getattr(self, "shift", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "complaint"),
+    [
+        (Hoarder, "check_keeps_no_data", "training tensors are still alive"),
+        (Grower, "check_size", "the state grew by 4 bytes"),
+        (Dreamer, "check_predict_is_pure", "global settings"),
+        (Forgetful, "check_state_is_all", "scores differ"),
+    ],
+)
+def test_a_broken_learner_is_found_out(broken: type[Finetune], check: str, complaint: str) -> None:
+    def make_broken(setting: Setting) -> Learner:
+        net = MLP(setting.input_shape, (8,), generator=torch.Generator().manual_seed(0))
+        return broken(net, setting, broken.config_class())
+
+    with pytest.raises(AssertionError, match=complaint):
+        CHECKS[check](make_broken)
+
+
+def test_check_learner_runs_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    monkeypatch.setattr("cldnet.checks.CHECKS", {name: lambda make, name=name: ran.append(name) for name in CHECKS})
+    check_learner(lambda setting: make("finetune", setting))
+    assert ran == list(CHECKS)
