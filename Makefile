@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/cldnet demo
 
 test: .venv/installed lint
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two processes of one thread each: two cores
 
 lint: .venv/installed
 	$(BIN)/ruff check .

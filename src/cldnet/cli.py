@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -33,7 +34,7 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError) as error:
-        Console(stderr=True).print(f"[red]Error:[/] {error}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
 
 
@@ -43,12 +44,14 @@ def demo(
     jobs: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 2,
 ) -> None:
     """Watch six methods learn ten digits two at a time, in three class orders (about a minute)."""
-    from cldnet.bench.demo import demo_cells, write_report
+    from cldnet.bench.demo import demo_cells, in_order, write_report
 
     begun = time.perf_counter()
     cells = demo_cells()
-    Console().print(f"Split Digits: 5 tasks of 2 classes, {len(cells)} runs in {jobs} processes.", highlight=False)
-    results = _run_and_write(cells, jobs, out)
+    Console().print(
+        f"Split Digits: 5 tasks of 2 classes, {len(cells)} runs in {jobs} processes.", highlight=False, markup=False
+    )
+    results = in_order(_run_and_write(cells, jobs, out))
     page, picture = write_report(results, out)
     Console().print(_table(results))
     Console().print(
@@ -57,6 +60,7 @@ def demo(
         f"part of the training data. {time.perf_counter() - begun:.0f} s.\n"
         f"page     {page}\npicture  {picture}\nresults  {out}/*.json",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
 
@@ -93,7 +97,7 @@ def methods() -> None:
     """List the methods."""
     from cldnet.methods import METHODS
 
-    table = Table("method", "what it is", "keeps data", "grows", "needs the task")
+    table = Table("method", "what it is", "keeps data", "grows", "needs the task", box=SIMPLE_HEAD)
     for name, method in METHODS.items():
         traits = method.load().traits
         answers = (not traits.rehearsal_free, not traits.constant_size, traits.needs_task_id)
@@ -106,7 +110,7 @@ def streams() -> None:
     """List the streams."""
     from cldnet.data.streams import STREAMS
 
-    table = Table("stream", "what it is")
+    table = Table("stream", "what it is", box=SIMPLE_HEAD)
     for name, stream in STREAMS.items():
         table.add_row(name, stream.summary)
     Console().print(table)
@@ -131,7 +135,9 @@ def _run_and_write(cells: Sequence[Cell], jobs: int, out: Path) -> list[dict[str
                 accuracy = percent(result["scores"]["average_accuracy"])
                 say(number, f"{accuracy} in {result['seconds']['total']:.1f} s")
         except KeyboardInterrupt:
-            Console(stderr=True).print(f"Stopped. {len(results)} finished results are in {out}.", highlight=False)
+            Console(stderr=True).print(
+                f"Stopped. {len(results)} finished results are in {out}.", highlight=False, markup=False
+            )
             raise typer.Exit(130) from None
     return results
 
@@ -145,7 +151,7 @@ def _progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], Non
     if not console.is_terminal:
         yield (
             lambda number, share: None,
-            lambda number, text: console.print(f"{names[number]}: {text}", highlight=False),
+            lambda number, text: console.print(f"{names[number]}: {text}", highlight=False, markup=False),
         )
         return
     columns = (
@@ -171,22 +177,20 @@ def _progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], Non
             on_progress(number, 1.0)
             if number in running:
                 bars.remove_task(running.pop(number))
-            bars.console.print(f"{names[number]}: {text}", highlight=False)
+            bars.console.print(f"{names[number]}: {text}", highlight=False, markup=False)
 
         yield on_progress, say
 
 
 def _table(results: Sequence[dict[str, Any]]) -> Table:
     from cldnet.bench.summary import human_bytes, percent, percent_pm, summarise, yes_no
-    from cldnet.methods import METHODS
 
-    known = list(METHODS)
-    ordered = sorted(results, key=lambda result: known.index(result["method"]) if result["method"] in known else 99)
-    table = Table(title=results[0]["stream"]["name"])
-    table.add_column("method")
-    for heading in ("average accuracy", "forgetting", "seconds", "bytes kept", "grows?", "keeps data?"):
-        table.add_column(heading, justify="right")
-    for row in summarise(ordered):
+    table = Table(title=results[0]["stream"]["name"], box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
+    table.add_column("average\naccuracy", justify="right", no_wrap=True)
+    for heading in ("forgetting", "seconds", "bytes\nkept", "grows?", "keeps\ndata?"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in summarise(results):
         table.add_row(
             row.name,
             percent_pm(row.accuracy, row.accuracy_std),

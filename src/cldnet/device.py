@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 
+import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = ["generator", "isolated_rng", "resolve_device", "resolve_dtype", "tensor_bytes", "threads"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_thread_count = RLock()
 
 
 def resolve_device(name: str) -> torch.device:
@@ -24,9 +27,15 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device={name!r} is not a torch device; use 'auto', 'cpu' or 'cuda'.") from error
+        device = torch.device(name)
+        usable = device.type != "meta" and torch.empty(0, device=device).device.type == device.type
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(
+            f"device={name!r} is not a device that this machine and this torch have; use 'auto', 'cpu' or 'cuda'."
+        ) from error
+    if not usable:
+        raise ValueError(f"device={name!r} cannot compute; use 'auto', 'cpu' or 'cuda'.")
+    return device
 
 
 def resolve_dtype(name: str) -> torch.dtype:
@@ -81,12 +90,15 @@ def threads(count: int | None) -> Iterator[None]:
     if count is None:
         yield
         return
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
+        raise ValueError(f"n_threads={count!r} should be None or a whole number of at least 1.")
+    with _thread_count:  # the number is the whole process's: one block at a time may change it
+        before = torch.get_num_threads()
+        torch.set_num_threads(int(count))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 def tensor_bytes(tensor: Tensor) -> int:

@@ -71,11 +71,13 @@ def fit_task(
         for epoch in range(epochs):
             order = torch.randperm(len(data), generator=learner.generator).to(data.x.device)
             total: Tensor | float = 0.0
+            batches = 0
             for batch in data.epoch(order, batch_size, epoch, epochs):
                 total = total + learner.observe(batch)
+                batches += 1
                 if on_step is not None:
                     on_step(Progress(batch.step + 1, batch.steps))
-            losses.append(float(total) / -(-len(data) // batch_size))
+            losses.append(float(total) / batches)
         learner.end_task(task)
     return TaskReport(losses, time.perf_counter() - begun)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LabelTable"]
+__all__ = ["LabelTable", "as_labels"]
 
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 _DTYPES: dict[str, type] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "str": np.str_}
@@ -29,7 +29,7 @@ class LabelTable:
     """
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+        self.capacity = int(capacity)
         self.kind: str | None = None
         self._row_of: dict[Any, int] = {}
 
@@ -48,7 +48,7 @@ class LabelTable:
 
     def check(self, labels: Any) -> NDArray[Any]:
         """Return the labels as a clean array, or say what is wrong with them. The table does not change."""
-        array = _as_labels(labels)
+        array = as_labels(labels)
         kind = _KINDS[array.dtype.kind]
         if self.kind is not None and kind != self.kind:
             raise ValueError(
@@ -74,7 +74,7 @@ class LabelTable:
 
     def rows(self, labels: Any) -> NDArray[np.int64]:
         """Rows of labels that are in the table; ``-1`` for those that are not."""
-        values, inverse = np.unique(_as_labels(labels), return_inverse=True)
+        values, inverse = np.unique(as_labels(labels), return_inverse=True)
         return self._rows(values)[inverse]
 
     def _rows(self, values: NDArray[Any]) -> NDArray[np.int64]:
@@ -98,40 +98,59 @@ class LabelTable:
         return table
 
 
-def _as_labels(labels: Any) -> NDArray[Any]:
-    """Turn labels of any make into a one-dimensional array of a kind we know."""
-    array = np.asarray(labels)
+def as_labels(labels: Any) -> NDArray[Any]:
+    """Turn labels of any make into a one-dimensional array of a kind we know, or say what is wrong with them.
+
+    Examples
+    --------
+    >>> as_labels([3, -1]), as_labels(np.array(["b", "a"], dtype=object))
+    (array([ 3, -1]), array(['b', 'a'], dtype='<U1'))
+    >>> as_labels([1, "a"])
+    Traceback (most recent call last):
+    ...
+    ValueError: y mixes labels of types ['int', 'str']: use one type for all labels of a model.
+    """
+    try:
+        array = np.asarray(labels)
+    except ValueError as error:
+        raise ValueError("y is ragged: it should have one label a row.") from error
     if array.ndim != 1:
         raise ValueError(f"y should be a 1d array with one label a row, got an array of shape {array.shape} instead.")
     if array.dtype.kind == "O":
-        array = _from_objects(array)
-    elif array.dtype.kind == "U" and not isinstance(labels, np.ndarray):
-        _refuse_mixture(labels)  # numpy turns [1, "a"] into strings without a word
+        array = _from_values(array.tolist())
+    elif isinstance(labels, list | tuple):
+        _from_values(labels)  # numpy turns [1, "a"] into strings and [True, 2] into numbers without a word
     if array.dtype.kind not in _KINDS:
         raise ValueError(f"y has dtype {array.dtype}; labels are whole numbers, strings, booleans or plain floats.")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(
-            "Input y contains NaN or infinity: every row needs a label. Drop those rows, or name the class."
-        )
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise ValueError(
+                "Input y contains NaN or infinity: every row needs a label. Drop those rows, or name the class."
+            )
+        if (array != np.floor(array)).any():  # in scikit-learn's words
+            raise ValueError("Unknown label type: continuous. Labels that are floats should be whole, such as 1.0.")
+    if array.dtype.kind == "u" and (array > np.iinfo(np.int64).max).any():
+        raise ValueError("y has labels beyond 2⁶³: use strings for numbers of that size.")
     return array
 
 
-def _refuse_mixture(labels: Any) -> None:
-    kinds = {type(label) for label in labels}
-    if not all(issubclass(kind, str) for kind in kinds):
-        names = sorted(kind.__name__ for kind in kinds)
-        raise ValueError(f"y mixes labels of types {names}: use one type for all labels of a model.")
-
-
-def _from_objects(array: NDArray[Any]) -> NDArray[Any]:
-    values = array.tolist()
-    if any(value is None or value != value for value in values):  # only NaN differs from itself
+def _from_values(labels: Sequence[Any]) -> NDArray[Any]:
+    """Turn Python and numpy values into an array, refusing what is missing and what is mixed."""
+    values = [label.item() if isinstance(label, np.generic) else label for label in labels]
+    if any(_missing(value) for value in values):
         raise ValueError("y contains None or NaN: every row needs a label. Drop those rows, or name the class.")
     kinds = {str if isinstance(value, str) else type(value) for value in values}
-    if len(kinds) > 1:
-        names = sorted(kind.__name__ for kind in kinds)
-        raise ValueError(f"y mixes labels of types {names}: use one type for all labels of a model.")
+    names = sorted(kind.__name__ for kind in kinds)
     if not kinds <= {int, bool, float, str}:
-        names = sorted(kind.__name__ for kind in kinds)
         raise ValueError(f"Unknown label type: {names}. Labels are whole numbers, strings, booleans or plain floats.")
+    if len(kinds) > 1 and kinds != {int, float}:
+        raise ValueError(f"y mixes labels of types {names}: use one type for all labels of a model.")
     return np.array(values)
+
+
+def _missing(value: Any) -> bool:
+    """Tell None, NaN (which differs from itself) and pandas' NA (which cannot tell)."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):
+        return True

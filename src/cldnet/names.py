@@ -19,7 +19,7 @@ def nearest_names(name: str, known: Iterable[str]) -> str:
     'Known are cldnet, ewc.'
     """
     known = list(known)
-    nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if nearest:
         return f"Did you mean {' or '.join(map(repr, nearest))}?"
     return f"Known are {', '.join(known)}."

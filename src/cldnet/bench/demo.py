@@ -10,7 +10,7 @@ from cldnet.bench.pictures import draw_png
 from cldnet.bench.pool import Cell
 from cldnet.bench.preset import preset
 
-__all__ = ["METHODS", "ORDERS", "demo_cells", "write_report"]
+__all__ = ["METHODS", "ORDERS", "demo_cells", "in_order", "write_report"]
 
 STREAM = "split-digits"
 METHODS = ("finetune", "ewc", "owm", "cldnet", "exact", "joint")
@@ -29,14 +29,17 @@ def demo_cells() -> list[Cell]:
     return [Cell(STREAM, preset(STREAM, method, seed, threads=1)) for method in longest_first for seed in ORDERS]
 
 
+def in_order(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort results as they are shown: from the lower bound to the upper one."""
+    return sorted(results, key=lambda result: (METHODS.index(result["method"]), result["seed"]))
+
+
 def write_report(results: list[dict[str, Any]], folder: Path) -> tuple[Path, Path | str]:
-    """Write page and picture, methods in the demo's order; without matplotlib, a sentence stands for the picture."""
-    ordered = sorted(results, key=lambda result: (METHODS.index(result["method"]), result["seed"]))
-    page = folder / "index.html"
-    write_page(ordered, page, title="CLDNet demo: ten digits, two at a time")
-    picture = folder / "demo.png"
+    """Write page and picture; without matplotlib, a sentence stands for the picture."""
+    page, picture = folder / "index.html", folder / "demo.png"
+    write_page(results, page, title="CLDNet demo: ten digits, two at a time")
     try:
-        draw_png(ordered, picture)
+        draw_png(results, picture)
     except ImportError as error:
         return page, str(error)
     return page, picture

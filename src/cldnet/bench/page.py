@@ -90,7 +90,14 @@ def _table(summaries: Sequence[MethodSummary]) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     rivals = [s.accuracy for s in summaries if s.accuracy is not None and s.method not in BOUNDS]
     best = max(rivals) if len(rivals) > 1 else None
-    bold = "" if best is None else " In bold: the highest, the bounds aside."
+    bold = (
+        ""
+        if best is None
+        else (
+            " In bold: the highest between the bounds, fine-tuning (nothing is done against forgetting) and joint training"
+            " (all data is kept)."
+        )
+    )
     rows = "\n".join(_row(s, best is not None and s.accuracy == best and s.method not in BOUNDS) for s in summaries)
     return (
         '<div class="scroll" role="region" aria-label="Results by method" tabindex="0">\n<table>\n'

@@ -59,6 +59,7 @@ def _new_figure(summaries: Sequence[MethodSummary]) -> Figure:
 
     drawn = [(s, s.matrix) for s in summaries if s.matrix is not None]
     rows = math.ceil(len(drawn) / COLUMNS)
+    columns = math.ceil(len(drawn) / max(rows, 1))  # six matrices stand as three and three
     heights = [4.4, 3.4 * rows] if rows else [4.4]
     layout = ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.1)
     figure = Figure(figsize=(12, sum(heights)), layout=layout, facecolor="white")
@@ -67,7 +68,7 @@ def _new_figure(summaries: Sequence[MethodSummary]) -> Figure:
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     _draw_curves(parts[0].subplots(), summaries)
     for index, (summary, matrix) in enumerate(drawn, start=1):
-        _draw_matrix(parts[1].add_subplot(rows, COLUMNS, index), summary.name, matrix)
+        _draw_matrix(parts[1].add_subplot(rows, columns, index), summary.name, matrix)
     return figure
 
 

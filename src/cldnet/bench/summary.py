@@ -11,8 +11,8 @@ from typing import Any
 Matrix = list[list[float]]
 
 DISPLAY_NAMES = {
-    "finetune": "Fine-tuning (lower bound)",
-    "joint": "Joint training (upper bound)",
+    "finetune": "Fine-tuning",
+    "joint": "Joint training",
     "ewc": "EWC",
     "owm": "OWM",
     "er": "ER (replay)",

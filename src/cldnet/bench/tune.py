@@ -11,12 +11,13 @@ import argparse
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from cldnet.bench.preset import preset
-from cldnet.bench.run import RunSpec, run
+from cldnet.bench.run import run
 from cldnet.data.streams import stream_by_name
 from cldnet.store import write_atomically
 
@@ -44,9 +45,10 @@ RANGES: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "alpha": _ALPHAS,
         "hbo_lr": (0.001, 0.003, 0.01, 0.03),
         "beta": (10.0, 100.0, 500.0),
-        "embed_dim": (100, 400),
     },
 }
+#: What is given and not searched.
+FIXED: Mapping[str, Mapping[str, Any]] = {"cldnet": {"embed_dim": 400}}
 
 
 def trials(method: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -54,8 +56,8 @@ def trials(method: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
 
     Examples
     --------
-    >>> len(trials("finetune", 16)), len(trials("owm", 16))
-    (5, 16)
+    >>> len(trials("finetune", 24)), len(trials("owm", 24))
+    (5, 24)
     """
     source = random.Random(seed)
     drawn: dict[str, dict[str, Any]] = {}
@@ -77,10 +79,11 @@ def tune(stream: str, method: str, count: int, orders: Sequence[int], folder: Pa
             base = preset(stream, method, seed=0)
             found = []
             for order in orders:
-                spec = RunSpec(**{**base.__dict__, "options": options, "seed": order, "threads": 1})
+                spec = replace(base, options={**FIXED.get(method, {}), **options}, seed=order, threads=1)
                 result = run(spec, stream_by_name(stream, order).with_validation())
                 score = result["scores"]["average_accuracy"]
                 found.append(result["scores"]["task_il_accuracy"] if score is None else score)
+            options = dict(spec.options)
             trial = {"method": method, "stream": stream, "options": options, "orders": list(orders), "found": found}
             write_atomically(path, json.dumps({**trial, "accuracy": fmean(found)}, indent=1).encode())
         trial = json.loads(path.read_text())
@@ -94,8 +97,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stream")
     parser.add_argument("--methods", nargs="*", default=list(RANGES))
-    parser.add_argument("--trials", type=int, default=16)
-    parser.add_argument("--orders", type=int, nargs="*", default=[10, 11, 12])
+    parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--orders", type=int, nargs="*", default=[10, 11])
     parser.add_argument("--folder", type=Path, default=Path("results/tune"))
     arguments = parser.parse_args()
     for method in arguments.methods:

@@ -46,29 +46,40 @@ def as_inputs(X: Any) -> Tensor:
         raise ValueError(f"X has shape {array.shape}: a side of 0 holds no numbers.")
     if array.dtype != np.uint8:
         exact = array.dtype in (np.float16, np.float32, np.bool_, np.int8, np.int16, np.uint16)
-        array = array.astype(np.float32 if exact else np.float64)
-        if not np.isfinite(array).all():  # a long double may overflow
-            raise ValueError("Input X contains infinity or a value too large for float64.")
+        with np.errstate(over="ignore"):  # a long double may overflow
+            array = array.astype(np.float32 if exact else np.float64)
+        if np.abs(array).max() > np.finfo(np.float32).max:
+            raise ValueError(
+                "Input X contains infinity or a value too large for float32. Bring X into a smaller range."
+            )
     return torch.from_numpy(np.array(array))
 
 
 def layout(x: Tensor, input_shape: tuple[int, ...] | None) -> Tensor:
     """Bring inputs into the layout that nets take: ``(n, d)``, ``(n, height, width)`` or ``(n, channels, height, width)``.
 
-    Images with their channels last are recognised by 1, 3 or 4 of them. A given ``input_shape`` folds flat rows.
+    Images with their channels last are recognised by 1, 3 or 4 of them. A given ``input_shape``, of either layout, folds
+    flat rows; images must have it already.
 
     Examples
     --------
     >>> layout(torch.zeros(2, 8, 9, 3), None).shape, layout(torch.zeros(2, 64), (8, 8)).shape
     (torch.Size([2, 3, 8, 9]), torch.Size([2, 8, 8]))
     """
-    if input_shape is not None:
-        if prod(input_shape) != prod(x.shape[1:]):
-            raise ValueError(
-                f"X has rows of shape {tuple(x.shape[1:])}, {prod(x.shape[1:])} numbers, but input_shape={input_shape} "
-                f"holds {prod(input_shape)}. Reshape X, or change input_shape."
-            )
-        return x.reshape(len(x), *input_shape)
+    if input_shape is None:
+        return _channels_first(x)
+    if x.ndim == 2 and x.shape[1] == prod(input_shape):
+        return _channels_first(x.reshape(len(x), *input_shape))
+    images, wanted = _channels_first(x), _channels_first(x.new_empty(0, *input_shape)).shape[1:]
+    if [side for side in images.shape[1:] if side > 1] != [side for side in wanted if side > 1]:
+        raise ValueError(
+            f"X has rows of shape {tuple(x.shape[1:])}, {prod(x.shape[1:])} numbers, but input_shape={input_shape} "
+            f"holds {prod(input_shape)}. Reshape X, or change input_shape."
+        )
+    return images.reshape(len(x), *wanted)
+
+
+def _channels_first(x: Tensor) -> Tensor:
     if x.ndim == 4 and x.shape[1] not in _CHANNELS and x.shape[3] in _CHANNELS:
         return x.permute(0, 3, 1, 2).contiguous()
     return x

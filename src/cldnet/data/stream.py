@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cldnet.data.arrays import as_inputs, layout
 from cldnet.device import generator
+from cldnet.labels import as_labels
 from cldnet.methods.learner import TaskData
 
 __all__ = ["Stream", "Task"]
@@ -82,16 +83,21 @@ class Stream:
             Name for printing and for result files.
         """
         x, labels = layout(as_inputs(X), None), _labels(y, len(X))
-        if classes_per_task < 1:
-            raise ValueError(f"classes_per_task={classes_per_task} should be at least 1.")
+        if not isinstance(classes_per_task, int | np.integer) or classes_per_task < 1:
+            raise ValueError(f"classes_per_task={classes_per_task!r} should be a whole number of at least 1.")
         classes = np.unique(labels)
         if X_test is None:
             chosen = _test_rows(labels, classes, test_size, split_seed)
             x_test, labels_test, x, labels = x[chosen], labels[chosen], x[~chosen], labels[~chosen]
         else:
             x_test, labels_test = layout(as_inputs(X_test), None), _labels(y_test, len(X_test))
-            if not np.isin(labels_test, classes).all():
-                raise ValueError("y_test has labels that y does not have.")
+            if x_test.shape[1:] != x.shape[1:]:
+                raise ValueError(
+                    f"X_test has rows of shape {tuple(x_test.shape[1:])} and X of {tuple(x.shape[1:])}: they should agree."
+                )
+            unknown = sorted(set(labels_test.tolist()) - set(classes.tolist()))
+            if labels_test.dtype.kind != labels.dtype.kind or unknown:
+                raise ValueError(f"y_test has labels that y does not have, such as {[*unknown, labels_test[0]][0]!r}.")
         order = classes if seed is None else classes[torch.randperm(len(classes), generator=generator(seed)).numpy()]
         row_of = np.empty(len(classes), dtype=np.int64)
         row_of[np.searchsorted(classes, order)] = np.arange(len(classes))
@@ -156,6 +162,8 @@ class Stream:
                 train=_where(self.train, self.train.y < seen),
                 test=_where(self.test, self.test.y < seen),
             )
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"There is no task {index}: the stream has {len(self)}.")
         index = range(len(self))[index]
         first = sum(len(task) for task in self.tasks[:index])
         last = first + len(self.tasks[index])
@@ -182,9 +190,9 @@ def _where(data: TaskData, mask: Tensor) -> TaskData:
 
 
 def _labels(y: Any, rows: int) -> np.ndarray[Any, Any]:
-    labels = np.asarray(y)
-    if labels.shape != (rows,):
-        raise ValueError(f"y has shape {labels.shape}; expected one label for each of the {rows} rows of X.")
+    labels = as_labels(y)
+    if len(labels) != rows:
+        raise ValueError(f"y has {len(labels)} labels; expected one for each of the {rows} rows of X.")
     return labels
 
 

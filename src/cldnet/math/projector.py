@@ -112,9 +112,8 @@ def from_sum(total: Tensor) -> Tensor:
 
     Examples
     --------
-    >>> from_sum(torch.diag(torch.tensor([3.0, 0.0], dtype=torch.float64)))
-    tensor([[0.2500, 0.0000],
-            [0.0000, 1.0000]], dtype=torch.float64)
+    >>> from_sum(torch.diag(torch.tensor([3.0, 0.0], dtype=torch.float64))).diagonal()
+    tensor([0.2500, 1.0000], dtype=torch.float64)
     """
     shifted = total.clone()
     shifted.diagonal(dim1=-2, dim2=-1).add_(1)
@@ -136,7 +135,8 @@ def has_drifted(projector: Tensor, r: Tensor, alpha: float | Tensor, tolerance: 
     True
     """
     form = (r * (projector @ r.unsqueeze(-1)).squeeze(-1)).sum(-1)
-    return bool(((form <= 0) & (r.abs().amax(-1) > 0) | (form > alpha * (1 + tolerance))).any())
+    sound = ((form > 0) | (r.abs().amax(-1) == 0)) & (form <= alpha * (1 + tolerance))  # false for NaN too
+    return not bool(sound.all())
 
 
 def spectrum(total: Tensor) -> Tensor:

@@ -56,10 +56,10 @@ def read_method(name: str) -> type[Learner]:
     --------
     >>> read_method("exact").__name__
     'Exact'
-    >>> read_method("own")
+    >>> read_method("ewcc")
     Traceback (most recent call last):
     ...
-    ValueError: There is no method 'own'. Did you mean 'owm'?
+    ValueError: There is no method 'ewcc'. Did you mean 'ewc'?
     """
     if name in METHODS:
         return METHODS[name].load()
@@ -102,11 +102,14 @@ def build_learner(
     from cldnet.nets import build_backbone  # noqa: PLC0415  (listing the methods should not import torch)
 
     method: Any = read_method(name)
+    fields = method.config_class.__dataclass_fields__
+    unknown = sorted({*(options or {})} - {*fields})
+    if unknown:
+        raise ValueError(f"Method {name!r} does not take {', '.join(unknown)}; it takes {', '.join(fields)}.")
     try:
         config = method.config_class(**(options or {}))
     except TypeError as error:
-        fields = ", ".join(method.config_class.__dataclass_fields__)
-        raise ValueError(f"Method {name!r} does not take all of {sorted(options or {})}; it takes {fields}.") from error
+        raise ValueError(f"An option of method {name!r} has the wrong type: {error}.") from error
     if isinstance(backbone, str):
         chosen = method.default_backbone if backbone == "auto" else backbone
         net = None if chosen == "none" else build_backbone(chosen, setting.input_shape, setting.seed, backbone_options)

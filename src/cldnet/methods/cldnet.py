@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cldnet.math.basis import basis_vectors
+from cldnet.methods.config import check_parts
 from cldnet.methods.gradient import GradientConfig, weighted_mean
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
-from cldnet.methods.parts.alpha import AdaptiveAlpha, Alpha
+from cldnet.methods.parts.alpha import AdaptiveAlpha, Alpha, PerTask
 from cldnet.methods.parts.dependence import Dependence, NormalisedHSIC
 from cldnet.methods.parts.projection import BatchMean, Feed, Projection
 from cldnet.methods.parts.readings import EveryStep, InTurn, Range, SeenClasses, Steps, When
@@ -50,20 +51,21 @@ class CLDNetConfig(GradientConfig):
         The form of HSIC; what feeds the projectors, how strongly and when; steps in turn or together; the softmax's range.
     """
 
-    hbo_lr: float = 0.01
+    hbo_lr: float = 0.003
     beta: float = 500.0
     embed_dim: int = 1000
     gamma: float = 0.04
     temperature: float = 0.07
     dependence: Dependence = NormalisedHSIC()
     feed: Feed = BatchMean()
-    alpha: Alpha = AdaptiveAlpha()
+    alpha: Alpha = PerTask(AdaptiveAlpha(), updates=200)
     when: When = EveryStep()
     steps: Steps = InTurn()
     softmax: Range = SeenClasses()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_parts(self)
         if not self.hbo_lr >= 0:
             raise ValueError(f"hbo_lr={self.hbo_lr} should not be negative.")
         if not self.temperature > 0:
@@ -180,10 +182,13 @@ class CLDNet(Learner):
         terms = self.config.dependence.of_batch(x.flatten(1), y)
         deltas: list[Tensor | None] = []
         for output, following in zip(flow.outputs, [*flow.inputs[1:], flow.outputs[-1]], strict=True):
-            z = following if following.requires_grad and len(following) == len(x) else output
-            delta = self._pull_back(terms, z, output)
-            if delta is None:  # the next layer to run does not depend on this one (a parallel branch)
-                delta = self._pull_back(terms, output, output)
+            delta = None
+            if output.requires_grad:  # else the user froze it
+                if following.requires_grad and len(following) == len(x):
+                    delta = self._pull_back(terms, following, output)
+                # The next layer to run may not depend on this one (a parallel branch), or not have a row a sample.
+                if delta is None and len(output) == len(x):
+                    delta = self._pull_back(terms, output, output)
             deltas.append(delta)
         return deltas
 

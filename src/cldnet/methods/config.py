@@ -9,7 +9,7 @@ from typing import Any
 
 from cldnet.names import nearest_names
 
-__all__ = ["PARTS", "config_from_json", "config_to_json"]
+__all__ = ["PARTS", "check_parts", "config_from_json", "config_to_json"]
 
 #: Parts that a configuration may name, and where their classes are.
 PARTS: Mapping[str, str] = {
@@ -29,6 +29,23 @@ PARTS: Mapping[str, str] = {
     "TaskClasses": "cldnet.methods.parts.readings",
     "AllClasses": "cldnet.methods.parts.readings",
 }
+
+
+def check_parts(config: Any) -> None:
+    """Refuse a number, a string or a table where a configuration takes a part.
+
+    Examples
+    --------
+    >>> from cldnet.methods.owm import OWMConfig
+    >>> OWMConfig(alpha=0.1)
+    Traceback (most recent call last):
+    ...
+    ValueError: alpha=0.1 should be a part such as DecayingAlpha(start=1.0, decay=0.01).
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if type(field.default).__name__ in PARTS and isinstance(value, int | float | str | Mapping | type | None):
+            raise ValueError(f"{field.name}={value!r} should be a part such as {field.default}.")
 
 
 def config_to_json(value: Any) -> Any:

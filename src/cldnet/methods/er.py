@@ -23,6 +23,11 @@ class ERConfig(GradientConfig):
     memory: int = 200
     replay: int = 32
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.memory >= 0 and self.replay >= 0):
+            raise ValueError(f"memory={self.memory} and replay={self.replay} should not be negative.")
+
 
 class ER(GradientLearner):
     """Fine-tuning on the stream's batch and a batch from memory. It keeps training examples, and says so."""

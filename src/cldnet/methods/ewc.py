@@ -36,6 +36,13 @@ class EWCConfig(GradientConfig):
     strength: float = 1000.0
     fisher_batch: int = 32
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.strength >= 0:
+            raise ValueError(f"strength={self.strength} should not be negative.")
+        if not self.fisher_batch >= 1:
+            raise ValueError(f"fisher_batch={self.fisher_batch} should be at least 1.")
+
 
 class EWC(GradientLearner):
     """Fine-tuning with elastic weight consolidation; the Fisher information is per sample, labels drawn from the model."""

@@ -10,8 +10,9 @@ With a map that gives whole numbers (`cldnet.nets.RandomReLU`) the sums are exac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -189,6 +190,11 @@ class Exact(Learner):
         h = self.features(x)
         scores: Tensor = h.to(self.setting.dtype) @ self.solution.to(self.setting.dtype)
         return scores
+
+    def configure(self, options: Mapping[str, Any]) -> None:
+        """Change settings between tasks; another α gives another solution."""
+        super().configure(options)
+        self._solution = None
 
     def load_state(self, state: dict[str, Tensor]) -> None:  # type: ignore[override]
         """Take over a state and forget the solution of the old one."""

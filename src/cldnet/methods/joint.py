@@ -51,7 +51,7 @@ class Joint(GradientLearner):
         parts = {"memory_x": task.x, "memory_y": task.y, "memory_weight": weight.to(self.setting.dtype)}
         for name, new in parts.items():
             old = getattr(self, name)
-            setattr(self, name, torch.cat([old.to(new), new]) if len(old) else new.clone())
+            setattr(self, name, torch.cat([old.to(new.device), new]) if len(old) else new.clone())
         return TaskData(self.memory_x, self.memory_y, self.memory_weight)
 
     def start(self, task: TaskData) -> None:

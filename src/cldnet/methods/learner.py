@@ -75,8 +75,8 @@ class TaskData:
     Examples
     --------
     >>> task = TaskData(torch.zeros(5, 3), torch.tensor([4, 4, 2, 2, 2]))
-    >>> task.rows, [len(batch.x) for batch in task.batches(2)]
-    (tensor([2, 4]), [2, 2, 1])
+    >>> task.rows, [len(batch.x) for batch in task.batches(3)]
+    (tensor([2, 4]), [3, 2])
     """
 
     x: Tensor
@@ -97,8 +97,13 @@ class TaskData:
         yield from self.epoch(torch.arange(len(self), device=self.x.device), size, 0, 1)
 
     def epoch(self, order: Tensor, size: int, epoch: int, epochs: int) -> Iterator[Batch]:
-        """Yield the examples in a given order, counted as one of several epochs."""
-        parts = order.split(size)
+        """Yield the examples in a given order, counted as one of several epochs.
+
+        A single row that is left over joins the batch before it: a batch of one has no variance and no dependence.
+        """
+        parts = list(order.split(size))
+        if len(parts) > 1 and size > 1 and len(parts[-1]) == 1:
+            parts[-2:] = [torch.cat(parts[-2:])]
         for number, index in enumerate(parts):
             weight = None if self.weight is None else self.weight[index]
             step = epoch * len(parts) + number

@@ -12,6 +12,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cldnet.methods.config import check_parts
 from cldnet.methods.gradient import GradientConfig, GradientLearner, weighted_mean
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
 from cldnet.methods.parts.alpha import Alpha, DecayingAlpha
@@ -26,6 +27,10 @@ class OWMConfig(GradientConfig):
 
     feed: Feed = BatchMean()
     alpha: Alpha = DecayingAlpha()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_parts(self)
 
 
 class OWM(GradientLearner):

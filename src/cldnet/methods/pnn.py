@@ -29,6 +29,12 @@ class PNNConfig(GradientConfig):
 
     widths: Sequence[int] = (100, 100)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "widths", tuple(self.widths))  # a list from JSON is the same configuration
+        if not self.widths or min(self.widths) < 1:
+            raise ValueError(f"widths={self.widths} should be one or more positive whole numbers.")
+
 
 class Column(nn.Module):
     """One task's column; layer ``l`` also takes in what layer ``l − 1`` of every older column gave."""

@@ -55,7 +55,7 @@ def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:
     net.eval()
     try:
         with torch.no_grad():
-            features = net(torch.zeros(1, *input_shape))
+            features = net(next(net.parameters(), torch.zeros(())).new_zeros(1, *input_shape))
     finally:
         net.train(training)
     if features.ndim != 2:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor, nn
 
@@ -45,11 +47,15 @@ class InputScale(nn.Module):
         """Take mean and spread from training inputs ``(n, …)``, weighted by row if there are weights."""
         dims = [0, *(1 + i for i, size in enumerate(self.mean.shape) if size == 1 and x.shape[1 + i] != 1)]
         rows = x.new_ones(len(x), dtype=torch.float64) if weight is None else weight.double()
-        share = (rows / rows.sum()).reshape(-1, *[1] * (x.ndim - 1))
-        places = torch.tensor([x.shape[d] for d in dims[1:]]).prod().item()
-        values = x.double()
-        mean = (values * share).sum(dims, keepdim=True)[0] / places
-        deviation = ((values - mean).square() * share).sum(dims, keepdim=True)[0].div(places).sqrt()
+        share = (rows / (rows.sum() * prod(x.shape[d] for d in dims[1:]))).reshape(-1, *[1] * (x.ndim - 1))
+        # In blocks: all of the data in float64 could be eight times its size.
+        blocks = [slice(first, first + 4096) for first in range(0, len(x), 4096)]
+        mean, variance = torch.zeros_like(self.mean), torch.zeros_like(self.mean)
+        for block in blocks:
+            mean += (x[block] * share[block]).sum(dims, keepdim=True)[0]
+        for block in blocks:
+            variance += ((x[block] - mean).square() * share[block]).sum(dims, keepdim=True)[0]
+        deviation = variance.sqrt()
         varies = deviation > 1e-6 * mean.abs()
         common = deviation[varies].square().mean().sqrt() if varies.any() else deviation.new_ones(())
         # Rounded to float32, so that the order in which rows were added up leaves no trace.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,12 +34,15 @@ class Layer:
         Groups of a convolution; 1 for a linear layer.
     width : int
         Length of an input row, with the appended one if there is a bias.
+    owner : nn.Linear or nn.Conv2d
+        The module whose weight and bias are projected: ``module`` itself, or the first one that has its weight.
     """
 
     name: str
     module: Projectable
     groups: int
     width: int
+    owner: Projectable
 
     @property
     def outputs(self) -> int:
@@ -49,7 +52,10 @@ class Layer:
     def rows(self, x: Tensor) -> Tensor:
         """Write the layer's input as rows, shape ``(groups, rows, width)``."""
         rows = _patches(self.module, x) if isinstance(self.module, nn.Conv2d) else x.reshape(1, -1, x.shape[-1])
-        return rows if self.module.bias is None else F.pad(rows, (0, 1), value=1.0)
+        if self.owner.bias is None:
+            return rows
+        # A module with a shared weight but a bias of its own does not feel the owner's bias.
+        return F.pad(rows, (0, 1), value=float(self.module.bias is self.owner.bias))
 
     def mean_rows(self, x: Tensor) -> Tensor:
         """Rows of the batch's mean input: one for a linear layer, one a position for a convolution."""
@@ -65,7 +71,7 @@ class Layer:
 
     def split(self, gradient: Tensor) -> dict[Tensor, Tensor]:
         """Cut a gradient ``(groups, outputs, width)`` into those of the weight and of the bias."""
-        weight, bias = self.module.weight, self.module.bias
+        weight, bias = self.owner.weight, self.owner.bias
         if bias is None:
             return {weight: gradient.reshape(weight.shape)}
         return {weight: gradient[..., :-1].reshape(weight.shape), bias: gradient[..., -1].reshape(bias.shape)}
@@ -121,16 +127,22 @@ class Taps:
         self._layer_of: dict[nn.Module, Layer] = {}
         by_weight: dict[int, Layer] = {}
         for name, module in net.named_modules():
-            if isinstance(module, Projectable):
-                self._layer_of[module] = by_weight.setdefault(id(module.weight), _layer(name, module))
-        probe = next(net.parameters()).new_zeros(1, *input_shape)
+            # A reparametrised layer (weight_norm and the like) computes its weight: there is nothing to step along.
+            if isinstance(module, Projectable) and isinstance(module._parameters.get("weight"), nn.Parameter):
+                first = by_weight.setdefault(id(module.weight), _layer(name, module))
+                self._layer_of[module] = replace(first, module=module)
+        probe = next(net.parameters(), torch.zeros(())).new_zeros(1, *input_shape)
         training = net.training
         net.eval()
         with self.watch() as flow, torch.no_grad():
             net(probe)
         net.train(training)
-        self.layers: list[Layer] = list({layer.name: layer for layer in flow.layers}.values())
-        protected = {id(p) for layer in self.layers for p in layer.module.parameters()}
+        self.layers: list[Layer] = list(
+            {layer.name: replace(layer, module=layer.owner) for layer in flow.layers}.values()
+        )
+        names = {layer.name for layer in self.layers}
+        self._layer_of = {module: layer for module, layer in self._layer_of.items() if layer.name in names}
+        protected = {id(p) for layer in self.layers for p in layer.owner.parameters(recurse=False)}
         self.free: dict[str, nn.Parameter] = {
             name: parameter for name, parameter in net.named_parameters() if id(parameter) not in protected
         }
@@ -140,13 +152,13 @@ class Taps:
         """Record inputs and outputs of the tapped layers while the block runs."""
         flow = Flow()
 
-        def record(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        def record(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> None:
             flow.layers.append(self._layer_of[module])
-            flow.inputs.append(inputs[0])
+            flow.inputs.append(inputs[0] if inputs else named["input"])
             flow.outputs.append(output)
             flow.versions.append(output._version)
 
-        handles = [module.register_forward_hook(record) for module in self._layer_of]
+        handles = [module.register_forward_hook(record, with_kwargs=True) for module in self._layer_of]
         try:
             yield flow
         finally:
@@ -157,7 +169,7 @@ class Taps:
 def _layer(name: str, module: Projectable) -> Layer:
     groups = module.groups if isinstance(module, nn.Conv2d) else 1
     width = module.weight[0].numel() + (module.bias is not None)
-    return Layer(name, module, groups, width)
+    return Layer(name, module, groups, width, owner=module)
 
 
 def _patches(module: nn.Conv2d, x: Tensor) -> Tensor:

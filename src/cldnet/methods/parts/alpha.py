@@ -1,7 +1,7 @@
 """How strongly a projector absorbs an input: the α of Eq. 6, constant, decaying (OWM) or adaptive (AOP).
 
 ``1/α`` is an input's weight, so a projector's strength grows with the number of updates: the same α with three times the
-batches leaves a third of the room. `PerTask` states α for a fixed number of updates a task instead.
+batches leaves a third of the room. `PerTask` bounds the strength that a task can add.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ class ConstantAlpha:
 
     value: float = 0.01
 
+    def __post_init__(self) -> None:
+        _check_positive(self, "value")
+
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
         """Return the constant."""
         return rows.new_tensor(self.value)
@@ -51,6 +54,9 @@ class DecayingAlpha:
 
     start: float = 1.0
     decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "start", "decay")
 
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
         """Return ``start · decay^progress``."""
@@ -71,6 +77,9 @@ class AdaptiveAlpha:
 
     scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        _check_positive(self, "scale")
+
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
         """Return the energy of the rows' entries to the power of the progress."""
         energy = rows.mean().square() + (rows.var() if rows.numel() > 1 else 0.0)
@@ -79,7 +88,9 @@ class AdaptiveAlpha:
 
 @dataclass(frozen=True)
 class PerTask:
-    """Another rule's α, stated for ``updates`` updates a task: ``α · (actual updates / updates)``.
+    """Another rule's α, stated for ``updates`` updates a task: with more of them each weighs less, ``α · actual / updates``.
+
+    With fewer it stays as it is: a short task would otherwise be locked before it is learned.
 
     Examples
     --------
@@ -88,8 +99,17 @@ class PerTask:
     """
 
     alpha: ConstantAlpha | DecayingAlpha | AdaptiveAlpha
-    updates: int = 100
+    updates: int = 200
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "updates")
 
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
         """Scale the inner α by the task's number of updates."""
-        return self.alpha(rows, progress, updates) * (updates / self.updates)
+        return self.alpha(rows, progress, updates) * max(updates / self.updates, 1.0)
+
+
+def _check_positive(rule: Alpha, *names: str) -> None:
+    for name in names:
+        if not getattr(rule, name) > 0:
+            raise ValueError(f"{type(rule).__name__} takes a positive {name}, not {getattr(rule, name)}.")

@@ -31,6 +31,7 @@ def squared_gradients(
 
     Examples
     --------
+    >>> import torch
     >>> logits = lambda parameters, x: x * parameters["w"]
     >>> fisher = squared_gradients(logits, {"w": torch.zeros(2)}, torch.ones(3, 2), torch.tensor([0, 0, 1]))
     >>> fisher["w"]

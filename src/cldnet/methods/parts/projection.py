@@ -168,6 +168,8 @@ class Projection(nn.Module):
                 continue
             projected = self.projected_gradient(layer, layer.rows(x), layer.deltas(delta))
             for parameter, gradient in layer.split(projected).items():
+                if not parameter.requires_grad:  # frozen by the user
+                    continue
                 gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
         return gradients
 
@@ -175,9 +177,10 @@ class Projection(nn.Module):
         """Projected gradients of a loss that depends on the whole net, and plain ones of what is still free."""
         flow.check_not_overwritten()
         free = [parameter for parameter in self.taps.free.values() if parameter.requires_grad]
-        derivatives = torch.autograd.grad(loss, [*flow.outputs, *free], allow_unused=True)
-        gradients = self.gradients(flow, derivatives[: len(flow.outputs)])
-        for parameter, gradient in zip(free, derivatives[len(flow.outputs) :], strict=True):
+        outputs = [output for output in flow.outputs if output.requires_grad]
+        derivatives = iter(torch.autograd.grad(loss, [*outputs, *free], allow_unused=True))
+        gradients = self.gradients(flow, [next(derivatives) if out.requires_grad else None for out in flow.outputs])
+        for parameter, gradient in zip(free, derivatives, strict=True):
             if gradient is not None:
                 gradients[parameter] = gradient
         return gradients

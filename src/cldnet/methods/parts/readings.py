@@ -69,7 +69,7 @@ class TaskEnd:
             with learner.projection.taps.watch() as flow, torch.no_grad():
                 learner.embed(learner.scale(batch.x))
             # The task is over for all of them, so α is what it is at a task's end.
-            learner.absorb(flow, batch._replace(step=batch.steps, steps=batch.steps))
+            learner.projection.absorb(flow, learner.config.feed, learner.config.alpha, 1.0, batch.steps)
 
 
 class Steps(Protocol):

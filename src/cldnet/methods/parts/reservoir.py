@@ -41,6 +41,8 @@ class Reservoir(nn.Module):
 
     def add(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Offer examples to the reservoir."""
+        if x.dtype != self.x.dtype:
+            raise ValueError(f"The memory holds {self.x.dtype} and {x.dtype} came: convert X to {self.x.dtype}.")
         met = int(self.met)
         # Example number m takes a place drawn from the first m + 1, and is dropped if the buffer has no such place.
         ages = torch.arange(met, met + len(x))

@@ -1,0 +1,179 @@
+"""A call's rows: inputs, labels and weights, checked; and what a model remembers of the inputs it was begun with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import column_or_1d
+from sklearn.utils.validation import _check_sample_weight, _get_feature_names
+from torch import Tensor
+
+from cldnet.data.arrays import as_inputs, layout
+from cldnet.labels import LabelTable, as_labels
+
+__all__ = ["Inputs", "Rows", "Session"]
+
+#: Images with values this many times as large as the first ones are in another range.
+_RANGE = 16
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is known of the inputs that a model was begun with.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of one input.
+    names : tuple of str or None
+        Names of the columns, if they had any.
+    pixels : bool
+        Whether they were uint8.
+    largest : float
+        Largest absolute value among them.
+    """
+
+    shape: tuple[int, ...]
+    names: tuple[str, ...] | None
+    pixels: bool
+    largest: float
+
+    @property
+    def count(self) -> int:
+        """Numbers in one input."""
+        return prod(self.shape)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse inputs of another shape, and images in another range, such as 0 to 1 where the first had 0 to 255."""
+        shape = tuple(x.shape[1:])
+        if len(shape) == len(self.shape) == 1 and shape != self.shape:  # in scikit-learn's words
+            raise ValueError(
+                f"X has {shape[0]} features, but CLDNetClassifier is expecting {self.count} features as input."
+            )
+        if shape != self.shape:
+            raise ValueError(
+                f"X has rows of shape {shape}; the model was made for {self.shape}. "
+                "Bring X into that shape, or make another model."
+            )
+        pixels, largest = x.dtype == torch.uint8, float(x.abs().max())
+        if len(shape) == 1 or min(largest, self.largest) == 0:
+            return
+        if self.pixels and not pixels and largest <= 1 < self.largest:
+            raise ValueError(
+                "The model learned uint8 images (0 to 255) and X lies within 1: give uint8, or multiply by 255."
+            )
+        if not self.pixels and largest > _RANGE * self.largest:
+            raise ValueError(
+                f"The model learned images with values up to {self.largest:g} and X is {'uint8' if pixels else 'float'} "
+                f"with values up to {largest:g}: bring X into the same range, for example X / 255."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe the inputs in types that JSON has."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> Inputs:
+        """Rebuild from `to_json`."""
+        names = None if state["names"] is None else tuple(state["names"])
+        return cls(tuple(state["shape"]), names, bool(state["pixels"]), float(state["largest"]))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Checked rows: inputs in the layout that nets take, labels, weights or none, and the columns' names or none.
+
+    Examples
+    --------
+    >>> rows = Rows.checked([[1.0, 2.0], [3.0, 4.0]], ["a", "b"], None, None, LabelTable(capacity=2))
+    >>> rows.x.shape, rows.y, rows.weight
+    (torch.Size([2, 2]), array(['a', 'b'], dtype='<U1'), None)
+    """
+
+    x: Tensor
+    y: NDArray[Any]
+    weight: NDArray[np.float64] | None
+    names: tuple[str, ...] | None
+
+    @classmethod
+    def checked(
+        cls,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        input_shape: tuple[int, ...] | None,
+        table: LabelTable,
+        classes: Any = None,
+    ) -> Rows:
+        """Check a call's arguments, labels against those of a table, or say in a sentence what is wrong."""
+        if y is None:
+            raise ValueError("This classifier requires y to be passed, but the target y is None.")
+        x = layout(as_inputs(X), input_shape)
+        if isinstance(y, Tensor):
+            y = y.detach().cpu().numpy()
+        if isinstance(y, np.ndarray) or hasattr(y, "to_numpy"):
+            y = column_or_1d(y, warn=True)
+        labels = as_labels(y)
+        if len(labels) != len(x):
+            raise ValueError(f"X has {len(x)} rows and y has {len(labels)} labels: they should be as many.")
+        table.check(labels)
+        if classes is not None:
+            unexpected = sorted(set(labels.tolist()) - set(as_labels(classes).tolist()))
+            if unexpected:
+                raise ValueError(f"y has labels {unexpected} that are not in classes. Add them, or leave classes out.")
+        weight = None
+        if sample_weight is not None:
+            if isinstance(sample_weight, Tensor):
+                sample_weight = sample_weight.detach().cpu().numpy()
+            like = np.empty((len(x), 1))
+            weight = _check_sample_weight(sample_weight, like, dtype=np.float64, ensure_non_negative=True, copy=True)
+            if not weight.any():  # newer releases of scikit-learn say so themselves
+                raise ValueError("All sample weights are zero: there is nothing to learn. Leave the call out.")
+        names = _get_feature_names(X)
+        return cls(x, labels, weight, None if names is None else tuple(names.tolist()))
+
+    @property
+    def inputs(self) -> Inputs:
+        """What a model that begins with these rows remembers of their inputs."""
+        return Inputs(tuple(self.x.shape[1:]), self.names, self.x.dtype == torch.uint8, float(self.x.abs().max()))
+
+
+class Session:
+    """Pieces of rows that are going to be learned as one task.
+
+    Parameters
+    ----------
+    table : LabelTable
+        The labels known before; the session adds to a copy.
+    """
+
+    def __init__(self, table: LabelTable) -> None:
+        self.table = copy.deepcopy(table)
+        self.pieces: list[Rows] = []
+        self._inputs: Inputs | None = None
+
+    def add(self, rows: Rows) -> None:
+        """Add a piece, or refuse it if its inputs do not go with those of the first one."""
+        if self._inputs is None:
+            self._inputs = rows.inputs
+        self._inputs.check(rows.x)
+        if rows.names != self._inputs.names:
+            raise ValueError("The columns have other names than in the session's first piece: name them alike.")
+        self.table.learn(rows.y)
+        self.pieces.append(rows)
+
+    @property
+    def rows(self) -> Rows:
+        """The pieces behind each other; those without weights weigh 1 a row."""
+        pieces, weight = self.pieces, None
+        if any(piece.weight is not None for piece in pieces):
+            weight = np.concatenate([np.ones(len(p.y)) if p.weight is None else p.weight for p in pieces])
+        y = np.concatenate([piece.y for piece in pieces])
+        return Rows(torch.cat([piece.x for piece in pieces]), y, weight, pieces[0].names)

@@ -1,0 +1,387 @@
+"""CLDNet's readings, its two objectives against their formulas, and modules that nobody rewrote."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from cldnet.device import generator
+from cldnet.fit import fit_task
+from cldnet.math import hsic
+from cldnet.methods import build_learner
+from cldnet.methods.cldnet import CLDNetConfig
+from cldnet.methods.config import config_from_json, config_to_json
+from cldnet.methods.learner import Batch, Setting, TaskData
+from cldnet.methods.owm import OWMConfig
+from cldnet.methods.parts.alpha import AdaptiveAlpha, ConstantAlpha, DecayingAlpha, PerTask
+from cldnet.methods.parts.dependence import NormalisedHSIC, TraceHSIC
+from cldnet.methods.parts.projection import BatchMean, EverySample
+from cldnet.methods.parts.readings import AllClasses, EveryStep, InTurn, SeenClasses, TaskClasses, TaskEnd, Together
+from cldnet.methods.pnn import PNNConfig
+
+CENTRES = 4.0 * torch.randn(8, 12, generator=generator(0))
+
+
+def blobs(classes, count=40, seed=0):
+    y = torch.tensor(classes).repeat(count)
+    return TaskData(CENTRES[y] + torch.randn(len(y), 12, generator=generator(seed)), y)
+
+
+def accuracy(learner, *tasks):
+    return [float((learner.logits(task.x).argmax(1) == task.y).float().mean()) for task in tasks]
+
+
+def make(seed=0, method="cldnet", widths=(24,), **options):
+    defaults = {"embed_dim": 16} if method == "cldnet" else {}
+    setting = Setting((12,), 8, seed=seed)
+    return build_learner(method, setting, defaults | options, "mlp", {"widths": widths})
+
+
+def state_of(learner):
+    return torch.cat([t.flatten().double() for name, t in learner.state_dict().items() if name != "random"])
+
+
+READINGS = {
+    "dependence": [NormalisedHSIC(), NormalisedHSIC(sigma=1.0), NormalisedHSIC(epsilon=1e-3), TraceHSIC()],
+    "feed": [BatchMean(), EverySample()],
+    "alpha": [
+        PerTask(AdaptiveAlpha()),
+        AdaptiveAlpha(3.0),
+        ConstantAlpha(3.0),
+        DecayingAlpha(9.0),
+        PerTask(AdaptiveAlpha(), 7),
+    ],
+    "when": [EveryStep(), TaskEnd(), TaskEnd(batch_size=7)],
+    "steps": [InTurn(), Together(), Together(weight=0.1)],
+    "softmax": [SeenClasses(), TaskClasses(), AllClasses()],
+    "hbo_lr": [0.003, 0.0],
+    "beta": [500.0, 1.0],
+    "temperature": [0.07, 0.2],
+    "lr": [0.05, 0.03],
+}
+
+
+COMPANIONS = {
+    "dependence": {"beta": 20.0},  # the trace form has gradients of another size
+    "feed": {"alpha": ConstantAlpha(1000.0)},  # every sample's input would fill these 12 dimensions at once
+}
+
+
+@pytest.mark.parametrize("field", READINGS)
+def test_every_reading_learns_and_every_one_is_another(field):
+    states = []
+    for value in READINGS[field]:
+        learner = make(widths=(100,), **{field: value}, **COMPANIONS.get(field, {}))
+        first, second = blobs([0, 1]), blobs([2, 3])
+        for task in (first, second):
+            fit_task(learner, task, epochs=6, batch_size=16)
+            right = task.rows[learner.logits(task.x)[:, task.rows].argmax(1)] == task.y
+            assert right.float().mean() > 0.9, f"{field}={value} does not learn"
+        states.append(state_of(learner))
+    for i, state in enumerate(states):
+        for other in states[:i]:
+            assert not torch.equal(state, other), f"two values of {field} do the same"
+
+
+def test_the_default_configuration_is_the_first_of_each_reading():
+    assert CLDNetConfig() == CLDNetConfig(**{field: values[0] for field, values in READINGS.items()})
+
+
+def begun(learner, task):
+    learner.begin_task(task)
+    x = learner.scale(task.x)
+    return x, Batch(task.x, task.y, None, 0, 1, 0)
+
+
+@pytest.mark.parametrize("dependence", [NormalisedHSIC(), TraceHSIC()])
+def test_the_bottleneck_moves_each_layer_by_its_own_objective_only(dependence):
+    learner = make(widths=(10, 9), dependence=dependence, beta=3.0).double()
+    task = blobs([0, 1, 2], count=6)
+    x, batch = begun(learner, task)
+    x = x.double()
+    flow, _ = learner.forward_pass(x)
+    gradients = learner.projection.gradients(flow, learner.bottleneck_deltas(flow, x, batch.y))
+    labels = hsic.label_kernel(batch.y, dtype=torch.float64)
+
+    def objective(z):
+        if isinstance(dependence, TraceHSIC):
+            kernel, inputs = hsic.median_kernel(z), hsic.median_kernel(x)
+            return hsic.hsic(kernel, inputs) - 3.0 * hsic.hsic(kernel, labels)
+        kernel, inputs = hsic.gaussian_kernel(z), hsic.gaussian_kernel(x)
+        return hsic.nhsic(kernel, inputs) - 3.0 * hsic.nhsic(kernel, labels)
+
+    below = x
+    layers = [*(m for m in learner.net.modules() if isinstance(m, nn.Linear)), learner.embedding]
+    assert len(gradients) == 2 * len(layers)
+    for number, layer in enumerate(layers):
+        z = layer(below.detach())
+        if number < len(layers) - 1:
+            z = z.clamp_min(0)
+        expected = torch.autograd.grad(objective(z), [layer.weight, layer.bias])
+        torch.testing.assert_close(gradients[layer.weight], expected[0], rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(gradients[layer.bias], expected[1], rtol=1e-6, atol=1e-9)
+        below = z
+
+
+@pytest.mark.parametrize(
+    ("softmax", "classes"),
+    [(SeenClasses(), [0, 1, 2, 3, 4]), (TaskClasses(), [2, 4]), (AllClasses(), list(range(8)))],
+)
+def test_the_embedding_loss_is_its_formula(softmax, classes):
+    learner = make(softmax=softmax, temperature=0.3)
+    fit_task(learner, blobs([0, 1, 3]), epochs=1, batch_size=16)
+    x, unweighted = begun(learner, blobs([2, 4], count=5))
+    weight = torch.linspace(0, 2, 10)
+    for batch in (unweighted, unweighted._replace(weight=weight)):
+        z = learner.embed(x).detach()
+        total = 0.0
+        for i, (row, y) in enumerate(zip(z, batch.y.tolist(), strict=True)):
+            cosine = [float(row @ learner.basis[c] / (row.norm() * learner.basis[c].norm())) for c in range(8)]
+            exponentials = torch.tensor([cosine[c] / 0.3 for c in classes]).exp()
+            loss = -(torch.tensor(cosine[y] / 0.3).exp() / exponentials.sum()).log()
+            total += float(loss) * (1.0 if batch.weight is None else float(weight[i]))
+        assert float(learner.embedding_loss(z, batch)) == pytest.approx(total / 10, rel=1e-4)
+
+
+def test_the_projectors_are_fed_at_the_task_end_with_alpha_of_the_end():
+    first = blobs([0, 1], count=16)
+    learner = make(when=TaskEnd(batch_size=8), alpha=DecayingAlpha(1.0, 0.01))
+    learner.begin_task(first)
+    for batch in first.batches(8):
+        learner.observe(batch)
+        assert all(torch.equal(kept.P[0], torch.eye(kept.P.shape[1])) for kept in learner.projection.layers)
+    learner.end_task(first)
+    rows = torch.stack([learner.scale(part).mean(0) for part in first.x.split(8)]).double()
+    rows = torch.cat([rows, torch.ones(4, 1)], dim=1)
+    torch.testing.assert_close(learner.projection.layers[0].A[0], rows.T @ rows / 0.01, rtol=1e-5, atol=1e-3)
+
+
+def test_the_scores_are_cosines_to_the_class_vectors():
+    learner = make(temperature=0.5)
+    task = blobs([0, 1, 2])
+    fit_task(learner, task, epochs=1, batch_size=16)
+    z = learner.embed(learner.scale(task.x))
+    expected = torch.stack([F.cosine_similarity(z, w.expand_as(z)) for w in learner.basis[:3]], dim=1) / 0.5
+    torch.testing.assert_close(learner.logits(task.x), expected, rtol=1e-4, atol=1e-5)
+
+
+# Forgetting
+
+
+def test_projection_forgets_much_less_than_fine_tuning():
+    tasks = [blobs([0, 1], seed=1), blobs([2, 3], seed=2), blobs([4, 5], seed=3)]
+    first, mean = {}, {}
+    for method in ("finetune", "owm", "cldnet"):
+        learner = make(method=method, widths=(100,))
+        for task in tasks:
+            fit_task(learner, task, epochs=10, batch_size=16)
+        assert accuracy(learner, tasks[-1])[0] > 0.9, method
+        first[method] = accuracy(learner, tasks[0])[0]
+        mean[method] = sum(accuracy(learner, *tasks)) / 3
+    assert first["finetune"] < 0.2
+    assert mean["finetune"] < 0.5
+    for method in ("owm", "cldnet"):
+        assert first[method] > 0.8, method
+        assert mean[method] > 0.7, method
+
+
+# Modules of a user's own
+
+
+class Own(nn.Module):
+    """Convolutions with batch normalisation, a residual connection and dropout, as anybody might write it."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 6, 3, padding=1)
+        self.norm1 = nn.BatchNorm2d(6)
+        self.block = nn.Conv2d(6, 6, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(6)
+        self.relu = nn.ReLU(inplace=True)
+        self.dropout = nn.Dropout(0.1)
+        self.out = nn.Linear(6 * 9, 20)
+
+    def forward(self, x):
+        z = self.relu(self.norm1(self.stem(x.unsqueeze(1))))
+        z = self.relu(z + self.norm2(self.block(z)))
+        z = F.max_pool2d(self.dropout(z), 2).flatten(1)
+        return torch.relu(self.out(z))
+
+
+PATTERNS = 2.0 * torch.randn(4, 6, 6, generator=generator(7))
+
+
+def images(classes, count=30, seed=0):
+    y = torch.tensor(classes).repeat(count)
+    return TaskData(PATTERNS[y] + 0.5 * torch.randn(len(y), 6, 6, generator=generator(seed)), y)
+
+
+def own(method, **options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = Own()
+    with pytest.warns(UserWarning, match=r"net\.norm1\.running_mean"):
+        return build_learner(method, Setting((6, 6), 4, seed=0), options, net)
+
+
+def test_a_users_own_module_learns_two_tasks_without_being_rewritten():
+    learner = own("cldnet", embed_dim=16)
+    tasks = [images([0, 1], seed=1), images([2, 3], seed=2)]
+    for task in tasks:
+        fit_task(learner, task, epochs=5, batch_size=15)
+    assert min(accuracy(learner, *tasks)) > 0.8
+    assert type(learner.backbone) is Own
+
+
+@pytest.mark.parametrize(("method", "options"), [("owm", {}), ("cldnet", {"embed_dim": 16})])
+def test_what_cannot_be_projected_is_frozen_after_the_first_task(method, options):
+    learner = own(method, **options)
+
+    def normalisation():
+        return {k: v.clone() for k, v in learner.net.state_dict().items() if "norm" in k}
+
+    fresh = normalisation()
+    fit_task(learner, images([0, 1]), epochs=1, batch_size=15)
+    first = normalisation()
+    assert len(first) == 10
+    assert not any(torch.equal(first[name], fresh[name]) for name in first), "they learn in the first task"
+    weight = learner.net.stem.weight.detach().clone()
+    fit_task(learner, images([2, 3]), epochs=2, batch_size=15)
+    assert all(torch.equal(tensor, first[name]) for name, tensor in normalisation().items())
+    assert not torch.equal(learner.net.stem.weight, weight), "the rest goes on learning"
+
+
+@pytest.mark.parametrize("method", ["owm", "cldnet"])
+@pytest.mark.parametrize("copier", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+def test_a_copied_or_pickled_learner_goes_on_as_the_original_would(method, copier):
+    learner = make(method=method)
+    fit_task(learner, blobs([0, 1]), epochs=1, batch_size=16)
+    before = state_of(learner)
+    other = copier(learner)
+    fit_task(other, blobs([2, 3]), epochs=2, batch_size=16)
+    assert torch.equal(state_of(learner), before)
+    fit_task(learner, blobs([2, 3]), epochs=2, batch_size=16)
+    assert torch.equal(state_of(learner), state_of(other))
+    assert not torch.equal(state_of(learner), before)
+
+
+@pytest.mark.parametrize("method", ["owm", "cldnet"])
+def test_layers_that_the_user_froze_stay_as_they_were(method):
+    net = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+    net[0].requires_grad_(False)
+    net[4].weight.requires_grad_(False)
+    before = copy.deepcopy(net)
+    learner = build_learner(method, Setting((12,), 8, seed=0), {}, net)
+    for task in (blobs([0, 1]), blobs([2, 3])):
+        fit_task(learner, task, epochs=1, batch_size=16)
+    assert torch.equal(net[0].weight, before[0].weight)
+    assert torch.equal(net[4].weight, before[4].weight)
+    assert not torch.equal(net[2].weight, before[2].weight)
+
+
+def test_a_layer_over_reshaped_rows_is_no_obstacle_to_the_bottleneck():
+    class Patches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patch, self.mix, self.out = nn.Linear(4, 5), nn.Linear(5, 6), nn.Linear(18, 16)
+
+        def forward(self, x):
+            z = torch.relu(self.mix(torch.relu(self.patch(x.reshape(-1, 4)))))
+            return torch.relu(self.out(z.reshape(len(x), 18)))
+
+    learner = build_learner("cldnet", Setting((12,), 8, seed=0), {"embed_dim": 16}, Patches())
+    task = blobs([0, 1])
+    x, batch = begun(learner, task)
+    flow, _ = learner.forward_pass(x)
+    deltas = learner.bottleneck_deltas(flow, x, batch.y)
+    assert [delta is None for delta in deltas] == [True, False, False, False], (
+        "only patch has no row a sample behind it"
+    )
+    learner.end_task(task)
+    fit_task(learner, task, epochs=3, batch_size=16)
+    assert accuracy(learner, task)[0] > 0.9
+
+
+# Configurations
+
+
+CONFIGURATIONS = [
+    CLDNetConfig(),
+    CLDNetConfig(
+        lr=0.1,
+        embed_dim=7,
+        dependence=TraceHSIC(),
+        feed=EverySample(),
+        alpha=PerTask(DecayingAlpha(0.5, 0.2), 30),
+        when=TaskEnd(9),
+        steps=Together(0.3),
+        softmax=TaskClasses(),
+    ),
+    CLDNetConfig(dependence=NormalisedHSIC(2.0, 1e-3), alpha=ConstantAlpha(0.2), softmax=AllClasses()),
+    OWMConfig(alpha=AdaptiveAlpha(0.7)),
+    PNNConfig(widths=(3, 4)),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGURATIONS)
+def test_a_configuration_goes_through_json_unchanged(config):
+    assert type(config)(**config_from_json(json.loads(json.dumps(config_to_json(config))))) == config
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "sentence"),
+    [
+        ("finetune", {"lr": 0}, r"lr=0 should be a positive number"),
+        ("finetune", {"lr": float("nan")}, r"lr=nan should be"),
+        ("finetune", {"lr": "fast"}, r"An option of method 'finetune' has the wrong type"),
+        ("finetune", {"momentum": 1.0}, r"momentum=1\.0 should lie in"),
+        ("owm", {"clip": -1}, r"clip=-1 should be a positive number"),
+        ("owm", {"alpha": 0.1}, r"alpha=0\.1 should be a part such as DecayingAlpha"),
+        ("cldnet", {"hbo_lr": -1}, r"hbo_lr=-1 should not be negative"),
+        ("cldnet", {"temperature": 0}, r"temperature=0 should be a positive number"),
+        ("cldnet", {"steps": "in turn"}, r"steps='in turn' should be a part such as InTurn\(\)"),
+        ("cldnet", {"softmax": AllClasses}, r"softmax=<class .*> should be a part such as SeenClasses\(\)"),
+        ("exact", {"alpha": 0}, r"alpha=0 should be 'gcv' or a positive number"),
+        ("exact", {"alpha": True}, r"alpha=True should be"),
+        ("exact", {"alpha": "auto"}, r"alpha='auto' should be"),
+        ("er", {"memory": -1}, r"memory=-1 and replay=32 should not be negative"),
+        ("ewc", {"strength": -1}, r"strength=-1 should not be negative"),
+        ("ewc", {"fisher_batch": 0}, r"fisher_batch=0 should be at least 1"),
+        ("pnn", {"widths": ()}, r"widths=\(\) should be one or more"),
+        ("cldnet", {"betta": 1.0, "beta": 2.0}, r"does not take betta; it takes lr, .*beta, embed_dim"),
+    ],
+)
+def test_a_bad_option_is_refused_with_a_sentence(method, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        build_learner(method, Setting((4,), 4, seed=0), options)
+
+
+def test_an_unknown_part_or_field_is_refused_with_the_names_there_are():
+    with pytest.raises(ValueError, match=r"no part 'ConstAlpha'. Did you mean 'ConstantAlpha'"):
+        config_from_json({"alpha": {"kind": "ConstAlpha"}})
+    with pytest.raises(ValueError, match=r"DecayingAlpha takes start, decay, not \['rate'\]"):
+        config_from_json({"alpha": {"kind": "DecayingAlpha", "rate": 2}})
+    with pytest.raises(ValueError, match=r"BatchMean takes nothing, not \['x'\]"):
+        config_from_json({"feed": {"kind": "BatchMean", "x": 2}})
+
+
+def test_settings_can_change_between_tasks_while_the_state_stays():
+    learner = make()
+    fit_task(learner, blobs([0, 1]), epochs=1, batch_size=16)
+    before = state_of(learner)
+    learner.configure({"embed_dim": 16, "lr": 0.5, "softmax": TaskClasses()})
+    assert learner.config.lr == 0.5
+    assert torch.equal(state_of(learner), before)
+
+
+def test_making_a_learner_over_plain_layers_gives_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make()

@@ -1,0 +1,108 @@
+"""The command line, as a person sees it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cldnet.bench.pool import Cell, run_cells
+from cldnet.bench.run import RunSpec
+from cldnet.cli import app
+from cldnet.methods import METHODS
+
+runner = CliRunner()
+
+
+def quick_cells() -> list[Cell]:
+    options = {"backbone_options": {"features": 40}, "threads": 1}
+    return [Cell("split-digits", RunSpec("exact", seed=seed, **options)) for seed in (0, 1)]
+
+
+def test_methods_lists_every_method_with_what_it_needs() -> None:
+    shown = runner.invoke(app, ["methods"], env={"COLUMNS": "200"}).output
+    for name, method in METHODS.items():
+        assert name in shown
+        assert method.summary in shown
+
+
+def test_streams_lists_the_bundled_stream() -> None:
+    assert "split-digits" in runner.invoke(app, ["streams"]).output
+
+
+def test_run_writes_one_result_and_shows_a_plain_table(tmp_path: Path) -> None:
+    answer = runner.invoke(
+        app, ["run", "--stream", "split-digits", "--method", "exact", "--seed", "2", "--out", str(tmp_path)]
+    )
+    assert answer.exit_code == 0, answer.output
+    (path,) = tmp_path.glob("*.json")
+    result = json.loads(path.read_text())
+    assert (result["method"], result["seed"]) == ("exact", 2)
+    assert f"{100 * result['scores']['average_accuracy']:.2f}%" in answer.output
+    assert "\x1b" not in answer.output  # no colours or cursor movements where there is no terminal
+
+
+def test_epochs_and_batch_size_reach_the_run(tmp_path: Path) -> None:
+    arguments = ["run", "--stream", "split-digits", "--method", "finetune", "--epochs", "1", "--batch-size", "200"]
+    assert runner.invoke(app, [*arguments, "--out", str(tmp_path)]).exit_code == 0
+    (path,) = tmp_path.glob("*.json")
+    config = json.loads(path.read_text())["config"]
+    assert (config["epochs"], config["batch_size"]) == (1, 200)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'?"),
+        (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'?"),
+        (["--stream", "split-digits", "--method", "exact", "--epochs", "-3"], "epochs=-3 should be at least 1"),
+    ],
+)
+def test_what_a_user_can_mend_is_a_sentence_and_no_traceback(arguments: list[str], answer: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from cldnet.cli import main; main()", "run", *arguments, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert answer in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_demo_writes_results_page_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cldnet.bench.demo.demo_cells", quick_cells)
+    answer = runner.invoke(app, ["demo", "--out", str(tmp_path), "--jobs", "1"], env={"COLUMNS": "140"})
+    assert answer.exit_code == 0, answer.output
+    assert len(list(tmp_path.glob("*.json"))) == 2
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert "split-digits_exact_seed1.json" in (tmp_path / "index.html").read_text()
+    for heading in ("average", "accuracy", "forgetting", "seconds", "bytes", "kept", "grows?", "keeps", "data?"):
+        assert heading in answer.output
+
+
+def test_the_demo_without_matplotlib_says_how_to_get_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cldnet.bench.demo.demo_cells", quick_cells)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    answer = runner.invoke(app, ["demo", "--out", str(tmp_path), "--jobs", "1"])
+    assert answer.exit_code == 0, answer.output
+    assert "pip install 'cldnet[plots]'" in answer.output
+    assert (tmp_path / "index.html").exists()
+
+
+def test_stopping_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(cells: list[Cell], jobs: int, on_progress: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+        yield next(run_cells(cells, 1, on_progress))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cldnet.bench.demo.demo_cells", quick_cells)
+    monkeypatch.setattr("cldnet.bench.pool.run_cells", stopped)
+    answer = runner.invoke(app, ["demo", "--out", str(tmp_path)])
+    assert answer.exit_code == 130
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert "1 finished results are in" in answer.output

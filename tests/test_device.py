@@ -1,0 +1,102 @@
+"""Devices, precision, threads and generators."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from cldnet.device import generator, isolated_rng, resolve_device, resolve_dtype, tensor_bytes, threads
+
+
+def test_auto_is_a_device_that_is_there() -> None:
+    assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("name", ["abacus", "meta", "", None, 3.5])
+def test_what_is_no_device_is_refused_with_a_sentence(name: Any) -> None:
+    with pytest.raises(ValueError, match=r"device=.*; use 'auto', 'cpu' or 'cuda'"):
+        resolve_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_on_a_machine_without_it_is_refused_with_a_sentence() -> None:
+    with pytest.raises(ValueError, match="device='cuda' is not a device that this machine and this torch have"):
+        resolve_device("cuda")
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="dtype='float16' is not known; use one of"):
+        resolve_dtype("float16")
+
+
+def test_the_number_of_threads_is_restored_even_after_a_failure() -> None:
+    before = torch.get_num_threads()
+
+    def fail() -> None:
+        with threads(before + 2):
+            assert torch.get_num_threads() == before + 2
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
+def test_a_number_of_threads_that_is_none_is_refused(count: Any) -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError, match=r"n_threads=.* should be None or a whole number"), threads(count):
+        pass
+    assert torch.get_num_threads() == before
+
+
+def test_blocks_that_set_the_number_of_threads_at_once_leave_it_as_it_was() -> None:
+    before, inside = torch.get_num_threads(), threading.Event()
+    seen: list[int] = []
+
+    def other() -> None:
+        inside.wait()
+        with threads(before + 1):
+            pass
+        with threads(None):
+            seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with threads(before + 2):
+        inside.set()
+        thread.join(timeout=0.2)
+        assert thread.is_alive()  # it waits for its turn
+    thread.join()
+    assert torch.get_num_threads() == before
+    later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert seen == [before, before]
+
+
+def test_a_block_draws_from_a_source_and_leaves_the_global_generator_alone() -> None:
+    source, before = generator(0), torch.get_rng_state()
+    draws = []
+    for _ in range(2):
+        with isolated_rng(source):
+            draws.append(float(torch.rand(())))
+    assert draws[0] != draws[1]
+
+    def fail() -> None:
+        with isolated_rng(generator(0)):
+            assert float(torch.rand(())) == draws[0]
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_bytes_count_what_the_numbers_take() -> None:
+    assert tensor_bytes(torch.zeros(3, 2, dtype=torch.float64)) == 48
+    assert tensor_bytes(torch.zeros(5, dtype=torch.uint8)) == 5
+    assert tensor_bytes(torch.zeros(1).expand(7)) == 28

@@ -1,0 +1,54 @@
+"""The house's own rules, and the promise of its first room: the demo's figures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cldnet.bench.preset import preset
+from cldnet.bench.run import run
+from cldnet.data.streams import split_digits
+
+ROOT = Path(__file__).parents[1]
+#: design.md, "Dependencies".
+CORE = {"torch", "numpy", "scikit-learn", "safetensors", "typer", "rich"}
+
+
+def test_the_core_depends_on_nothing_that_the_design_does_not_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {requirement.split(">=")[0] for requirement in project["dependencies"]} == CORE
+
+
+def test_importing_the_package_or_the_command_line_is_light() -> None:
+    heavy = ("torch", "sklearn", "scipy", "matplotlib", "pandas")
+    code = f"import sys, cldnet, cldnet.cli; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_files_are_rooms_that_can_be_read_in_one_go() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "src").rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 310} == {}
+
+
+@pytest.fixture(scope="module")
+def accuracy() -> dict[str, float]:
+    methods = ("finetune", "joint", "cldnet", "exact")
+    results = {method: run(preset("split-digits", method, seed=0, threads=1), split_digits(0)) for method in methods}
+    for method in ("cldnet", "exact"):
+        assert results[method]["exemplars"] == 0
+        assert len(set(results[method]["bytes_after_task"])) == 1
+    return {method: result["scores"]["average_accuracy"] for method, result in results.items()}
+
+
+def test_finetuning_forgets(accuracy: dict[str, float]) -> None:
+    assert accuracy["finetune"] == pytest.approx(0.2, abs=0.05)
+
+
+@pytest.mark.parametrize("solver", ["cldnet", "exact"])
+def test_both_solvers_learn_ten_digits_two_at_a_time(solver: str, accuracy: dict[str, float]) -> None:
+    assert accuracy[solver] > 0.92
+    assert accuracy[solver] > accuracy["joint"] - 0.06

@@ -1,0 +1,141 @@
+"""Labels: any kind, one kind a table, rows by order of arrival, nothing ever moves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cldnet.labels import LabelTable, as_labels
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4)
+SESSIONS = st.one_of(
+    [
+        st.lists(st.lists(labels, min_size=1, max_size=6), min_size=1, max_size=5)
+        for labels in (st.integers(-(2**63), 2**63 - 1), TEXT, st.booleans(), st.integers(-9, 9).map(float))
+    ]
+)
+
+
+@settings(deadline=None)
+@given(SESSIONS)
+def test_rows_go_by_order_of_arrival_and_never_move(sessions: list[list[Any]]) -> None:
+    table, order = LabelTable(capacity=100), []
+    for labels in sessions:
+        order += [label for label in dict.fromkeys(labels) if label not in order]
+        assert table.learn(labels).tolist() == [order.index(label) for label in labels]
+        assert table.rows(order).tolist() == list(range(len(order)))
+    assert len(table) == len(order)
+    assert table.classes.tolist() == sorted(order)
+    assert [order[row] for row in table.columns] == sorted(order)
+    assert {type(label) for label in table.classes.tolist()} == {type(label) for label in order}
+
+
+@settings(deadline=None)
+@given(SESSIONS)
+def test_a_table_goes_through_json_and_learns_on_as_if_nothing_had_been(sessions: list[list[Any]]) -> None:
+    table = LabelTable(capacity=100)
+    for labels in sessions[:-1]:
+        table.learn(labels)
+    other = LabelTable.from_json(json.loads(json.dumps(table.to_json())))
+    assert other.learn(sessions[-1]).tolist() == table.learn(sessions[-1]).tolist()
+    assert other.to_json() == table.to_json()
+    assert other.classes.dtype == table.classes.dtype
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (np.array([3, -1], dtype=np.int8), [3, -1]),
+        (np.array([3, 1], dtype=np.uint64), [3, 1]),
+        ([np.int64(3), np.int32(-1)], [3, -1]),
+        (np.array([np.int64(3), 4], dtype=object), [3, 4]),
+        (np.array([np.bool_(True), False], dtype=object), [True, False]),
+        (np.array(["b", "a"], dtype=object), ["b", "a"]),
+        ([np.str_("b"), "a"], ["b", "a"]),
+        (pd.Series(["b", "a"]), ["b", "a"]),
+        (pd.Series(["b", "a"], dtype="category"), ["b", "a"]),
+        (pd.Series([3, 1], dtype="Int64"), [3, 1]),
+        ((1, 2.0), [1.0, 2.0]),
+        (range(2), [0, 1]),
+    ],
+)
+def test_labels_of_any_make_are_taken(labels: Any, expected: list[Any]) -> None:
+    array = as_labels(labels)
+    assert array.tolist() == expected
+    assert [type(label) for label in array.tolist()] == [type(label) for label in expected]
+
+
+@pytest.mark.parametrize(
+    ("labels", "complaint"),
+    [
+        ([1, None], "None or NaN"),
+        ([1.0, float("nan")], "NaN"),
+        (np.array([1.0, np.nan]), "NaN or infinity"),
+        (np.array([1.0, np.inf]), "NaN or infinity"),
+        (np.array(["a", np.nan], dtype=object), "None or NaN"),
+        (pd.Series(["a", None]), "None or NaN"),
+        (pd.Series([1, pd.NA], dtype="Int64"), "NaN"),
+        (np.array(["a", pd.NA], dtype=object), "None or NaN"),
+        ([1, "a"], r"mixes labels of types \['int', 'str'\]"),
+        ([True, 2], r"mixes labels of types \['bool', 'int'\]"),
+        (np.array([1, "a"], dtype=object), "mixes labels of types"),
+        ([0.5, 1.5], "Unknown label type: continuous"),
+        ([object(), object()], "Unknown label type"),
+        ([b"a", b"b"], "Unknown label type"),
+        (np.array(["2020-01-01"], dtype="datetime64[D]"), "labels are whole numbers"),
+        ([[1], [2]], "y should be a 1d array"),
+        ([[1], [2, 3]], "y is ragged"),
+        (3, "y should be a 1d array"),
+        (np.array([2**63], dtype=np.uint64), "use strings"),
+        ([2**70], "labels are whole numbers"),
+    ],
+)
+def test_what_is_no_label_is_refused_with_a_sentence(labels: Any, complaint: str) -> None:
+    table = LabelTable(capacity=5)
+    with pytest.raises(ValueError, match=complaint):
+        table.learn(labels)
+    assert table.to_json() == LabelTable(capacity=5).to_json()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "complaint"),
+    [
+        ([1, 2], ["a"], "Labels of type str cannot follow labels of type int"),
+        ([True], [1], "Labels of type int cannot follow labels of type bool"),
+        (["1"], [1], "Labels of type int cannot follow labels of type str"),
+        ([1, 2], [3, 4, 5], "room for 4 classes, 2 are taken and 3 more came: make the model with capacity=8"),
+    ],
+)
+def test_labels_that_do_not_go_with_the_table_leave_it_as_it_was(first: Any, second: Any, complaint: str) -> None:
+    table = LabelTable(capacity=4)
+    table.learn(first)
+    before = table.to_json()
+    with pytest.raises(ValueError, match=complaint):
+        table.learn(second)
+    assert table.to_json() == before
+
+
+def test_rows_of_labels_that_are_not_in_the_table_are_minus_one() -> None:
+    table = LabelTable(capacity=4)
+    table.learn(["b", "a"])
+    assert table.rows(["a", "z", "b"]).tolist() == [1, -1, 0]
+    assert len(table) == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "complaint"),
+    [
+        ({"capacity": 4, "kind": "bytes", "labels": ["a"]}, "unknown type of label"),
+        ({"capacity": 4, "kind": "str", "labels": ["a", "a"]}, "names a label twice"),
+        ({"capacity": 1, "kind": "int", "labels": [1, 2]}, "room for 1 classes"),
+    ],
+)
+def test_a_damaged_table_is_refused(state: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        LabelTable.from_json(state)
