@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import subprocess
 import sys
 import tomllib
@@ -9,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import cldnet
+from cldnet.bench.demo import in_order
 from cldnet.bench.preset import preset
 from cldnet.bench.run import run
+from cldnet.bench.summary import human_bytes, percent, percent_pm, summarise
 from cldnet.data.streams import split_digits
 
 ROOT = Path(__file__).parents[1]
@@ -29,9 +34,25 @@ def test_importing_the_package_or_the_command_line_is_light() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
+def test_public_names_are_read_on_first_use_and_the_garbage_collector_is_left_on() -> None:
+    assert set(cldnet.__all__) <= set(dir(cldnet))
+    assert cldnet.CLDNetClassifier.__module__ == "cldnet.classifier"
+    assert gc.isenabled()
+    with pytest.raises(AttributeError, match="no attribute 'Classifier'"):
+        _ = cldnet.Classifier
+
+
 def test_files_are_rooms_that_can_be_read_in_one_go() -> None:
     lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "src").rglob("*.py")}
     assert {name: length for name, length in lengths.items() if length > 310} == {}
+
+
+def test_the_figures_in_the_readme_are_those_of_the_result_files() -> None:
+    results = [json.loads(path.read_text()) for path in (ROOT / "docs" / "demo").glob("*.json")]
+    readme = (ROOT / "README.md").read_text()
+    for row in summarise(in_order(results)):
+        figures = (row.name, percent_pm(row.accuracy, row.accuracy_std), percent(row.forgetting), f"{row.seconds:.1f}")
+        assert f"| {' | '.join(figures)} | {human_bytes(row.bytes_kept)} |" in readme
 
 
 @pytest.fixture(scope="module")

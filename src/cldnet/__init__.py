@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,17 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
+    # Importing scikit-learn next to torch makes Python search millions of young objects for garbage, again and again:
+    # a quarter of the import's time. There is none to be found.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
         return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def __dir__() -> list[str]:
