@@ -437,3 +437,11 @@ def test_nothing_can_be_asked_of_a_model_that_has_learned_nothing(tmp_path: Any)
             ask()
     assert not hasattr(clf, "classes_")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_there_may_be_more_room_for_classes_than_dimensions(solver: str) -> None:
+    X, y = rows(0, 1, 2)
+    clf = make(solver, capacity=40, embed_dim=10, epochs=20).fit(X, y)
+    assert clf.score(X, y) > 0.9
+    assert clf.footprint().bytes["class vectors"] > 0

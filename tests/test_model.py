@@ -21,8 +21,8 @@ def structure(**changed: Any) -> Structure:
 
 
 def test_a_number_for_alpha_is_the_projectors_constant_and_gcv_leaves_it_to_adapt() -> None:
-    assert solver_options("hbo", lr=0.1, embed_dim=5, alpha=2)["alpha"] == ConstantAlpha(2.0)
-    assert "alpha" not in solver_options("hbo", lr=0.1, embed_dim=5, alpha="gcv")
+    assert solver_options(structure(solver="hbo"), lr=0.1, alpha=2)["alpha"] == ConstantAlpha(2.0)
+    assert "alpha" not in solver_options(structure(solver="hbo"), lr=0.1, alpha="gcv")
 
 
 def test_a_copy_of_a_model_learns_apart_and_is_built_from_the_same() -> None:

@@ -47,7 +47,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     capacity : int
         Room for classes. The model's size depends on it, and never on the number of classes seen.
     embed_dim : int
-        Dimension of the class vectors; up to that many classes are exactly orthogonal.
+        Dimension of the class vectors. Up to that many classes are orthogonal; with a larger ``capacity`` their |cosine|
+        is bounded by 0.04, or by 1.6 times the Welch bound where that is more.
     alpha : "gcv" or float
         ``"exact"``: ridge penalty, by default chosen from the sums by generalised cross-validation. ``"hbo"``: the
         projectors' α (Eq. 6) if it is a number; by default it adapts to each batch.
@@ -294,7 +295,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_whole("batch_size", self.batch_size)
         if model is not None:
             model.structure.check_unchanged(now)
-        return now, solver_options(self.solver, lr=self.lr, embed_dim=self.embed_dim, alpha=self.alpha)
+        return now, solver_options(now, lr=self.lr, alpha=self.alpha)
 
     def _table(self, structure: Structure) -> LabelTable:
         return LabelTable(structure.capacity) if self._model is None else self._model.labels

@@ -18,6 +18,7 @@ from cldnet.data.rows import Inputs, Rows
 from cldnet.device import resolve_dtype
 from cldnet.fit import Progress, TaskReport, fit_task, predict_logits
 from cldnet.labels import LabelTable
+from cldnet.math.basis import reachable_gamma
 from cldnet.methods import build_learner
 from cldnet.methods.learner import Learner, Setting, TaskData
 from cldnet.methods.parts.alpha import ConstantAlpha
@@ -200,22 +201,24 @@ def check_whole(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r} should be a whole number of at least 1.")
 
 
-def solver_options(solver: str, *, lr: float, embed_dim: int, alpha: float | str) -> dict[str, Any]:
+def solver_options(structure: Structure, *, lr: float, alpha: float | str) -> dict[str, Any]:
     """Translate a classifier's parameters into the configuration of its solver's method.
 
     Examples
     --------
-    >>> solver_options("exact", lr=0.1, embed_dim=10, alpha="gcv")
-    {'embed_dim': 10, 'alpha': 'gcv'}
+    >>> solver_options(Structure("exact", "auto", 8, 10, None, "float32"), lr=0.1, alpha="gcv")
+    {'embed_dim': 10, 'gamma': 0.04, 'alpha': 'gcv'}
     """
     if not (isinstance(lr, int | float | np.number) and 0 < lr < float("inf")):
         raise ValueError(f"lr={lr!r} should be a positive number.")
     number = isinstance(alpha, int | float | np.number) and 0 < alpha < float("inf")
     if alpha != "gcv" and not number:
         raise ValueError(f"alpha={alpha!r} should be 'gcv' or a positive number.")
-    if solver == "exact":
-        return {"embed_dim": embed_dim, "alpha": float(alpha) if number else alpha}
-    options: dict[str, Any] = {"embed_dim": embed_dim, "lr": lr}
+    gamma = reachable_gamma(structure.capacity, structure.embed_dim)
+    options: dict[str, Any] = {"embed_dim": structure.embed_dim, "gamma": gamma}
+    if structure.solver == "exact":
+        return {**options, "alpha": float(alpha) if number else alpha}
+    options["lr"] = lr
     if number:
         options["alpha"] = ConstantAlpha(float(alpha))
     return options

@@ -64,6 +64,7 @@ READINGS = {
     "hbo_lr": [0.003, 0.0],
     "beta": [500.0, 1.0],
     "temperature": [0.07, 0.2],
+    "bias": [True, False],
     "lr": [0.05, 0.03],
 }
 

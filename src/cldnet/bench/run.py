@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-import resource
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -143,7 +143,7 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
         "parameters": kept.parameters,
         "capacity_paper": paper_capacity(learner, *first),
         "seconds": {**seconds, "total": time.perf_counter() - begun},
-        "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss": _peak_rss(),
         "threads": torch.get_num_threads(),
         "versions": {
             "cldnet": __version__,
@@ -172,6 +172,16 @@ def accuracies(learner: Learner, stream: Stream) -> tuple[list[float], list[floa
         task_il.append(_share(logits[here, first:last].argmax(1) + first == test.y[here]))
         first = last
     return class_il, task_il
+
+
+def _peak_rss() -> int | None:
+    """Most memory that the process ever held, in bytes; unknown on Windows."""
+    if sys.platform == "win32":
+        return None
+    import resource  # noqa: PLC0415  (Windows has no such module)
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _share(right: Tensor) -> float:

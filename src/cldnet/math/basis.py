@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-__all__ = ["basis_vectors", "largest_cosine", "welch_bound"]
+__all__ = ["basis_vectors", "largest_cosine", "reachable_gamma", "welch_bound"]
 
 _SLICE = 512  # rows of the cosine table held at once: 40 MB a copy for 10,000 vectors
 _TOLERANCE = 1e-6  # the table is given in float32, which moves a cosine by some 1e-7
@@ -34,6 +34,19 @@ def welch_bound(count: int, dim: int) -> float:
     if count <= dim:
         return 0.0
     return float(((count - dim) / (dim * (count - 1))) ** 0.5)
+
+
+def reachable_gamma(count: int, dim: int, gamma: float = 0.04) -> float:
+    """Bound on |cosine| that can be had: ``gamma`` itself, or what `basis_vectors` reaches in seconds if that is more.
+
+    Up to ``dim`` vectors are orthogonal, so any bound holds; beyond, 1.6 times the Welch bound is well within reach.
+
+    Examples
+    --------
+    >>> reachable_gamma(1000, 1000), round(reachable_gamma(1000, 200), 3)
+    (0.04, 0.101)
+    """
+    return max(gamma, 1.6 * welch_bound(count, dim))
 
 
 def largest_cosine(vectors: Tensor) -> float:

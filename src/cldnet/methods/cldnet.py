@@ -45,6 +45,8 @@ class CLDNetConfig(GradientConfig):
         β of Eq. 5, the weight of the dependence on the label.
     embed_dim, gamma : int, float
         Dimension d of the class vectors and bound γ of their |cosine| (Eq. 3).
+    bias : bool
+        Whether the embedding layer has a bias; it is projected as the weight of an appended one.
     temperature : float
         Divides the cosine before the softmax; without it the loss has a floor of 1.46 for ten classes.
     dependence, feed, alpha, when, steps, softmax
@@ -55,6 +57,7 @@ class CLDNetConfig(GradientConfig):
     beta: float = 500.0
     embed_dim: int = 1000
     gamma: float = 0.04
+    bias: bool = True
     temperature: float = 0.07
     dependence: Dependence = NormalisedHSIC()
     feed: Feed = BatchMean()
@@ -116,7 +119,7 @@ class CLDNet(Learner):
         self.config = config
         features = out_features(net, setting.input_shape)
         self.net = net.to(setting.dtype)
-        self.embedding = linear(features, config.embed_dim, self.generator).to(setting.dtype)
+        self.embedding = linear(features, config.embed_dim, self.generator, bias=config.bias).to(setting.dtype)
         whole = nn.Sequential()
         whole.add_module("net", self.net)
         whole.add_module("embedding", self.embedding)
