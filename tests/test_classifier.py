@@ -18,13 +18,14 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from cldnet import CLDNetClassifier
+from cldnet.model import Model
 
 SOLVERS = ("exact", "hbo")
 CENTRES = 5 * np.random.default_rng(7).normal(size=(6, 4))
 
 
 def make(solver: str, **parameters: Any) -> CLDNetClassifier:
-    small: dict[str, Any] = {"alpha": 1.0} if solver == "exact" else {"embed_dim": 8, "epochs": 4}
+    small: dict[str, Any] = {"alpha": 1.0} if solver == "exact" else {"embed_dim": 8, "epochs": 4, "batch_size": 32}
     return CLDNetClassifier(solver, **{"capacity": 8, "random_state": 0, **small, **parameters})
 
 
@@ -91,7 +92,7 @@ def test_booleans_are_labels() -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_columns_of_every_score_follow_classes_whatever_the_order_of_arrival(solver: str) -> None:
-    clf = make(solver, epochs=10, batch_size=32)
+    clf = make(solver, epochs=10)
     for classes in ((4, 1), (3, 0)):
         X, y = rows(*classes)
         clf.partial_fit(X, y)
@@ -252,12 +253,17 @@ def test_images_with_channels_last_are_not_scrambled_by_an_input_shape_with_chan
 def test_images_in_another_range_are_refused_with_a_sentence() -> None:
     X, y = images(6, 7)
     pixels, floats = make("exact").fit(X, y), make("exact").fit(X / 255, y)
-    with pytest.raises(ValueError, match=r"learned uint8 images \(0 to 255\) and X lies within 1: give uint8"):
+    with pytest.raises(ValueError, match=r"learned uint8 inputs with values up to \d+ and X lies within 1: bring"):
         pixels.predict(X / 255)
     for other in (X, X.astype(float)):
         with pytest.raises(ValueError, match=r"values up to 0\.\d+ and X is (uint8|float) with values up to"):
             floats.partial_fit(other, y)
     assert np.array_equal(pixels.predict(X.astype(float)), pixels.predict(X))
+    flat = make("exact").fit(X.reshape(len(X), -1) / 255, y)
+    with pytest.raises(ValueError, match="for example X / 255"):
+        flat.predict(X.reshape(len(X), -1))
+    with pytest.raises(ValueError, match=r"for example X \* 255"):
+        make("exact").fit(X.astype(float), y).predict(X / 255)
     assert pixels.predict(np.zeros((1, 6, 7))).shape == (1,)  # a black image is in every range
     assert floats.predict(np.zeros((1, 6, 7), np.uint8)).shape == (1,)
 
@@ -400,7 +406,7 @@ def test_sessions_are_logged_if_asked_for(caplog: pytest.LogCaptureFixture, caps
         assert len(caplog.messages) == 1
         assert caplog.messages[0].startswith("learned 20 rows in")
         make("hbo", verbose=2, epochs=30).fit(*rows(0, 1))
-        assert "step 60 of 60" in caplog.messages
+        assert "step 30 of 30" in caplog.messages
         assert len(caplog.messages) == 12
     assert capsys.readouterr().out == ""
 
@@ -444,4 +450,69 @@ def test_there_may_be_more_room_for_classes_than_dimensions(solver: str) -> None
     X, y = rows(0, 1, 2)
     clf = make(solver, capacity=40, embed_dim=10, epochs=20).fit(X, y)
     assert clf.score(X, y) > 0.9
-    assert clf.footprint().bytes["class vectors"] > 0
+
+
+def test_a_first_session_of_one_narrow_class_does_not_blind_the_model_for_the_next() -> None:
+    random = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 100)
+    X = 0.1 * random.normal(size=(300, 4)) + np.array([0.0, 2.0, 3.0])[y, None]
+    clf = make("exact")
+    for label in range(3):
+        clf.partial_fit(X[y == label], y[y == label])
+    assert clf.score(X, y) > 0.99
+
+
+def test_the_same_module_gets_the_same_inputs_from_both_solvers() -> None:
+    X, y = images(6, 7)
+    met: dict[str, float] = {}
+
+    class Spy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            met["largest"] = max(met.get("largest", 0.0), float(x.abs().max()))
+            return x.flatten(1)
+
+    largest = []
+    for solver in SOLVERS:
+        met.clear()
+        make(solver, backbone=Spy()).fit(X, y)
+        largest.append(met["largest"])
+    assert largest[0] == pytest.approx(largest[1], rel=1e-6)
+    assert largest[0] < 3  # standardised, not 0 to 255
+
+
+def test_calls_from_two_threads_at_once_do_not_lose_a_class_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    clf = make("exact").fit(*rows(0, 1))
+    learn = Model.learn
+
+    def interrupted(self: Model, *arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(Model, "learn", learn)
+        clf.partial_fit(*rows(2))  # what another thread would do meanwhile
+        return learn(self, *arguments, **named)
+
+    monkeypatch.setattr(Model, "learn", interrupted)
+    with pytest.raises(RuntimeError, match="Another thread taught this model meanwhile"):
+        clf.partial_fit(*rows(3))
+    assert clf.classes_.tolist() == [0, 1, 2]
+
+
+def test_rows_of_weight_zero_leave_no_trace_in_the_net() -> None:
+    X, y = rows(0, 1)
+    weight = np.where(np.arange(len(y)) % 4, 1.0, 0.0)
+    other = np.where(weight[:, None] > 0, X, -X)
+    assert np.array_equal(
+        *(make("hbo").fit(these, y, sample_weight=weight).decision_function(X) for these in (X, other))
+    )
+
+
+def test_whole_numbers_of_pandas_that_may_be_missing_stay_whole_numbers() -> None:
+    X, y = rows(0, 1)
+    clf = make("exact").partial_fit(X, pd.Series(y, dtype="Int64"))
+    assert clf.partial_fit(X, y).classes_.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="None or NaN"):
+        clf.partial_fit(X[:2], pd.Series([1, None], dtype="Int64"))
+
+
+def test_without_a_seed_numpys_global_generator_is_left_alone() -> None:
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    CLDNetClassifier(capacity=4, alpha=1.0).fit(*rows(0, 1))
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002

@@ -257,6 +257,7 @@ def test_a_failure_in_the_middle_of_learning_leaves_the_model_as_it_was(
             getattr(clf, method)(X, Y + 3)
 
     with monkeypatch.context() as patch:
+        patch.setattr(learner, "min_batch", 1)
         patch.setattr(learner, "observe", fail_at(3, error, learner.observe))
         with pytest.raises(error, match="in the middle of learning"):
             learn()
@@ -276,6 +277,7 @@ def test_a_failure_in_the_middle_of_the_first_call_leaves_an_unfitted_classifier
     learner = type(make(solver).fit(X, Y)._model.learner)  # type: ignore[union-attr]
     clf = make(solver)
     with monkeypatch.context() as patch:
+        patch.setattr(learner, "min_batch", 1)
         patch.setattr(learner, "observe", fail_at(3, error, learner.observe))
         with pytest.raises(error):
             clf.partial_fit(X, Y)
@@ -298,3 +300,24 @@ def test_a_column_of_labels_is_taken_with_scikit_learns_warning(taught: CLDNetCl
         clf.partial_fit(X, Y[:, None])
     expected = copy.deepcopy(taught).partial_fit(X, Y)
     assert np.array_equal(clf.decision_function(X), expected.decision_function(X))
+
+
+def test_a_module_that_gives_nan_later_on_does_not_spoil_the_model() -> None:
+    class Logarithm(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.where(x > 5, torch.nan, x)
+
+    clf = CLDNetClassifier(backbone=Logarithm(), capacity=8, random_state=0).fit(X, Y)
+    before = Unchanged(clf)
+    with pytest.raises(ValueError, match="gave NaN or infinity"):
+        clf.partial_fit(np.concatenate([X, [[1e9] * X.shape[1]]]), [*Y, 0])
+    before.check()
+
+
+def test_weights_that_run_away_in_the_last_step_are_not_swapped_in() -> None:
+    clf = CLDNetClassifier("hbo", capacity=8, embed_dim=8, epochs=1, batch_size=64, random_state=0).fit(X, Y)
+    before = Unchanged(clf)
+    clf.set_params(lr=1e38)
+    with pytest.raises(ValueError, match="Learning diverged"):
+        clf.partial_fit(X, Y)
+    before.check()

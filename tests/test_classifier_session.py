@@ -136,7 +136,7 @@ def test_images_of_one_session_are_in_one_range() -> None:
     clf = make("exact")
     with clf.session():
         clf.partial_fit(pictures, Y)
-        with pytest.raises(ValueError, match="learned uint8 images"):
+        with pytest.raises(ValueError, match="learned uint8 inputs"):
             clf.partial_fit(pictures / 255, Y)
     assert clf.predict(pictures).shape == (15,)
 

@@ -27,7 +27,7 @@ def test_a_number_for_alpha_is_the_projectors_constant_and_gcv_leaves_it_to_adap
 
 def test_a_copy_of_a_model_learns_apart_and_is_built_from_the_same() -> None:
     made_from = structure(backbone=nn.Linear(4, 3))
-    model = Model.build(made_from, {"embed_dim": 4}, seed=0, inputs=VECTORS)
+    model = Model.build(made_from, {}, seed=0, inputs=VECTORS)
     twin = model.copy()
     twin.labels.learn(["a"])
     twin.learner.counters.fill_(7)
@@ -47,5 +47,5 @@ def test_a_structure_takes_a_list_for_a_shape_and_tells_what_changed() -> None:
 def test_the_exact_solver_scores_in_float64_and_the_net_in_what_was_asked_for(dtype: str) -> None:
     wanted = {"exact": torch.float64, "hbo": getattr(torch, dtype)}
     for solver, expected in wanted.items():
-        model = Model.build(structure(solver=solver, dtype=dtype), {"embed_dim": 4}, seed=0, inputs=VECTORS)
+        model = Model.build(structure(solver=solver, dtype=dtype), {}, seed=0, inputs=VECTORS)
         assert model.learner.setting.dtype == expected

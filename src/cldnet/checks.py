@@ -124,16 +124,22 @@ def check_odd_tasks(make: Make) -> None:
 
 
 def check_bad_input(make: Make) -> None:
-    """Bad input is refused with a sentence before anything changes."""
-    learner, table = _taught(make, 1), LabelTable(_CAPACITY)
+    """What comes in by the edge that all faces share is refused with a sentence before the learner sees any of it."""
+    learner, table = make(_setting()), LabelTable(_CAPACITY)
+    good = _task(0).x[:4].numpy()
+
+    def teach(x: Any, y: Any) -> None:
+        inputs, labels = as_inputs(x), table.check(y)
+        _teach(learner, TaskData(inputs, torch.from_numpy(table.learn(labels))))
+
+    teach(good, [0, 1, 0, 1])
     before = _state(learner)
-    good = np.zeros((4, *_SHAPE))
-    for bad in (np.full_like(good, np.nan), np.full_like(good, np.inf), good[:0], [["a"] * 8], [[1.0], [1.0, 2.0]]):
-        _assert_refused(lambda bad=bad: as_inputs(bad))  # type: ignore[misc]
+    for bad in (np.full_like(good, np.nan), np.full_like(good, np.inf), good[:0], [["a"] * 8] * 4, [[1.0], [1.0, 2.0]]):
+        _assert_refused(lambda bad=bad: teach(bad, [0, 1, 0, 1]))  # type: ignore[misc]
     for wrong in ([None, 1], [1, "a"], [1.0, float("nan")], [[1], [2]], [object()], list(range(_CAPACITY + 1))):
-        _assert_refused(lambda wrong=wrong: table.check(wrong))  # type: ignore[misc]
+        _assert_refused(lambda wrong=wrong: teach(good, wrong))  # type: ignore[misc]
     _assert_equal(before, _state(learner), "refused input changed the state")
-    assert len(table) == 0, "refused labels entered the label table"
+    assert len(table) == 2, "refused labels entered the label table"
 
 
 def check_copies_are_apart(make: Make) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from numbers import Integral
@@ -22,7 +23,7 @@ import cldnet.store as store
 from cldnet.data.arrays import as_inputs, layout
 from cldnet.data.rows import Rows, Session
 from cldnet.device import resolve_device, threads
-from cldnet.fit import Progress
+from cldnet.fit import log_tenths
 from cldnet.footprint import Footprint, footprint
 from cldnet.labels import LabelTable
 from cldnet.model import Model, Structure, check_whole, solver_options
@@ -47,8 +48,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     capacity : int
         Room for classes. The model's size depends on it, and never on the number of classes seen.
     embed_dim : int
-        Dimension of the class vectors. Up to that many classes are orthogonal; with a larger ``capacity`` their |cosine|
-        is bounded by 0.04, or by 1.6 times the Welch bound where that is more.
+        ``"hbo"``: dimension of the class vectors. Up to that many classes are orthogonal; with a larger ``capacity`` their
+        |cosine| is bounded by 0.04, or by 1.6 times the Welch bound where that is more.
     alpha : "gcv" or float
         ``"exact"``: ridge penalty, by default chosen from the sums by generalised cross-validation. ``"hbo"``: the
         projectors' α (Eq. 6) if it is a number; by default it adapts to each batch.
@@ -112,15 +113,14 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    # -- learning ------------------------------------------------------------------------------------------------------
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CLDNetClassifier:
         """Forget everything and learn from ``X`` and ``y`` alone."""
         if self._session is not None:
             raise RuntimeError("A session is open: partial_fit adds to it, and fit has to wait for its end.")
         structure, options = self._parameters(None)
         rows = Rows.checked(X, y, sample_weight, structure.input_shape, LabelTable(structure.capacity))
-        return self._learn(rows, structure, options, None)
+        self._model = self._learned(rows, structure, options, None)
+        return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> CLDNetClassifier:
         """Learn one more session: new classes, more of old ones, or both. A failed call leaves the model as it was.
@@ -143,8 +143,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if model is not None:
             self._check_inputs(X, rows.x, model)
         if session is None:
-            return self._learn(rows, structure, options, model)
-        session.add(rows)
+            self._swap_in(self._learned(rows, structure, options, model), model)
+        else:
+            session.add(rows)
         return self
 
     @contextmanager
@@ -171,27 +172,32 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         finally:
             del self._session
         if session.pieces:
-            self._learn(session.rows, *self._parameters(self._model), self._model)
+            model = self._model
+            self._swap_in(self._learned(session.rows, *self._parameters(model), model), model)
 
-    def _learn(
-        self, rows: Rows, structure: Structure, options: dict[str, Any], model: Model | None
-    ) -> CLDNetClassifier:
+    def _swap_in(self, work: Model, model: Model | None) -> None:
+        if self._model is not model:
+            raise RuntimeError(
+                "Another thread taught this model meanwhile, and this call began from the model before: nothing of it "
+                "was kept. Call again, and teach one model from one thread at a time."
+            )
+        self._model = work
+
+    def _learned(self, rows: Rows, structure: Structure, options: dict[str, Any], model: Model | None) -> Model:
+        """Teach a new model, or a copy: whoever predicts meanwhile, in another thread, has the model as it was."""
         device = resolve_device(self.device)
         with threads(self.n_threads), torch.inference_mode(False), torch.enable_grad():
             if model is None:
                 work = Model.build(structure, options, seed=self._seed(), inputs=rows.inputs)
-            else:  # the copy learns: whoever predicts meanwhile, in another thread, has the model as it was
+            else:
                 work = model.copy()
                 work.learner.configure(options)
             work.learner.to(device)
-            on_step = _report_tenths if self.verbose > 1 else None
+            on_step = log_tenths if self.verbose > 1 else None
             report = work.learn(rows, epochs=self.epochs, batch_size=self.batch_size, on_step=on_step)
-        self._model = work
         if self.verbose:
             _log.info("learned %d rows in %.2f s; %d classes seen", len(rows.y), report.seconds, len(work.labels))
-        return self
-
-    # -- answering -----------------------------------------------------------------------------------------------------
+        return work
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Score of every class, columns as `classes_`; for two classes the difference, as scikit-learn has it."""
@@ -239,11 +245,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = self._fitted()
         return footprint(model.learner, labels=len(str(model.labels.to_json()["labels"]).encode()))
 
-    # -- on disk -------------------------------------------------------------------------------------------------------
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file (safetensors with a JSON manifest): there whole or not at all."""
-        self._fitted().save(path, self.get_params(deep=False))
+        self._fitted().save(path, {**self.get_params(deep=False), "device": str(self.device)})
 
     @classmethod
     def load(
@@ -267,8 +271,6 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         clf._model.learner.to(resolve_device(clf.device))
         return clf
 
-    # -- checking ------------------------------------------------------------------------------------------------------
-
     # Class attributes, so that __init__ stores its arguments and nothing else, as scikit-learn wants it.
     _model: Model | None = None
     _session: Session | None = None
@@ -285,6 +287,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._model
 
     def _seed(self) -> int:
+        if self.random_state is None:  # numpy's global generator is left alone
+            return secrets.randbelow(2**31 - 1)
         source = check_random_state(self.random_state)
         return int(self.random_state) if isinstance(self.random_state, Integral) else int(source.randint(2**31 - 1))
 
@@ -303,8 +307,3 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _check_inputs(self, X: Any, x: Tensor, model: Model) -> None:
         _check_feature_names(self, X, reset=False)
         model.inputs.check(x)
-
-
-def _report_tenths(progress: Progress) -> None:
-    if progress.step % max(progress.steps // 10, 1) == 0:
-        _log.info("step %d of %d", progress.step, progress.steps)

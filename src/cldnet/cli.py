@@ -55,9 +55,9 @@ def demo(
     page, picture = write_report(results, out)
     Console().print(_table(results))
     Console().print(
-        "Average accuracy after the last task on the pooled test set, all ten classes as candidates, no task given;\n"
-        "mean ± standard deviation over three class orders and initialisations. Settings were chosen on a validation\n"
-        f"part of the training data. {time.perf_counter() - begun:.0f} s.\n"
+        "Accuracy after the last task: average over the tasks' test images, all ten classes as\n"
+        "candidates, no task given; mean ± standard deviation over three class orders. Settings\n"
+        f"were chosen on a validation part of the training data. {time.perf_counter() - begun:.0f} s.\n"
         f"page     {page}\npicture  {picture}\nresults  {out}/*.json",
         highlight=False,
         markup=False,
@@ -95,10 +95,10 @@ def run_command(
 @app.command()
 def methods() -> None:
     """List the methods."""
-    from cldnet.methods import METHODS
+    from cldnet.methods import known_methods
 
     table = Table("method", "what it is", "keeps data", "grows", "needs the task", box=SIMPLE_HEAD)
-    for name, method in METHODS.items():
+    for name, method in known_methods().items():
         traits = method.load().traits
         answers = (not traits.rehearsal_free, not traits.constant_size, traits.needs_task_id)
         table.add_row(name, method.summary, *("yes" if answer else "no" for answer in answers))
@@ -123,22 +123,19 @@ def _run_and_write(cells: Sequence[Cell], jobs: int, out: Path) -> list[dict[str
     from cldnet.bench.summary import display_name, percent
 
     results: list[dict[str, Any]] = []
-    with _progress([f"{display_name(cell.spec.method)}, order {cell.spec.seed}" for cell in cells]) as (
-        on_progress,
-        say,
-    ):
-        try:
+    names = [f"{display_name(cell.spec.method)}, order {cell.spec.seed}" for cell in cells]
+    try:
+        with _progress(names) as (on_progress, say):
             for number, result in run_cells(cells, jobs, on_progress):
                 path = write_result(result, out)
                 result["file"] = path.name
                 results.append(result)
                 accuracy = percent(result["scores"]["average_accuracy"])
                 say(number, f"{accuracy} in {result['seconds']['total']:.1f} s")
-        except KeyboardInterrupt:
-            Console(stderr=True).print(
-                f"Stopped. {len(results)} finished results are in {out}.", highlight=False, markup=False
-            )
-            raise typer.Exit(130) from None
+    except KeyboardInterrupt:  # said when the bars are gone
+        left = f"{len(results)} finished results are in {out}." if results else "Nothing was finished."
+        Console(stderr=True).print(f"\nStopped. {left}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
     return results
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import RLock
+from threading import Lock, RLock
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 __all__ = ["generator", "isolated_rng", "resolve_device", "resolve_dtype", "tensor_bytes", "threads"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_thread_count = RLock()
+_global_rng = RLock()
 
 
 def resolve_device(name: str) -> torch.device:
@@ -63,13 +63,13 @@ def generator(seed: int) -> torch.Generator:
 
 
 @contextmanager
-def isolated_rng(source: torch.Generator) -> Iterator[None]:
-    """Seed the global generator from ``source`` for a while and put it back afterwards.
+def isolated_rng(source: torch.Generator, device: torch.device) -> Iterator[None]:
+    """Seed the global generators from ``source`` for a while and put them back afterwards.
 
-    A user's module may hold dropout, which only knows the global generator.
+    For modules that draw from them, such as dropout: torch gives those no other source. One block at a time may do so.
     """
     seed = int(torch.randint(2**62, (1,), generator=source))
-    with torch.random.fork_rng():
+    with _global_rng, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
@@ -77,6 +77,8 @@ def isolated_rng(source: torch.Generator) -> Iterator[None]:
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
     """Run a block on ``count`` threads (``None``: as they are) and restore the number afterwards.
+
+    Blocks in several threads do not wait for each other; each leaves the number that was there before the first of them.
 
     Examples
     --------
@@ -92,13 +94,35 @@ def threads(count: int | None) -> Iterator[None]:
         return
     if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
         raise ValueError(f"n_threads={count!r} should be None or a whole number of at least 1.")
-    with _thread_count:  # the number is the whole process's: one block at a time may change it
-        before = torch.get_num_threads()
-        torch.set_num_threads(int(count))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    _thread_blocks.enter(int(count))
+    try:
+        yield
+    finally:
+        _thread_blocks.leave()
+
+
+class _ThreadBlocks:
+    """The blocks that have set the number of threads, and the number before the first of them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._open = 0
+        self._before = 0
+
+    def enter(self, count: int) -> None:
+        with self._lock:
+            if self._open == 0:
+                self._before = torch.get_num_threads()
+            self._open += 1
+            torch.set_num_threads(count)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._open -= 1
+            torch.set_num_threads(self._before)  # torch keeps a number a thread as well as one for all
+
+
+_thread_blocks = _ThreadBlocks()
 
 
 def tensor_bytes(tensor: Tensor) -> int:

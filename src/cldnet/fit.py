@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +13,11 @@ from torch import Tensor
 
 from cldnet.device import isolated_rng
 from cldnet.methods.learner import Learner, TaskData
+from cldnet.nets import may_draw
 
-__all__ = ["Progress", "TaskReport", "fit_task", "predict_logits"]
+__all__ = ["Progress", "TaskReport", "fit_task", "log_tenths", "predict_logits"]
+
+_log = logging.getLogger("cldnet")
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ def fit_task(
     task : TaskData
         Examples with class rows.
     epochs, batch_size : int
-        Passes over the data (one for a learner that wants one) and examples a step.
+        Passes over the data (one for a learner that wants one) and examples a step (more for a learner that wants more).
     on_step : callable, optional
         Told the progress after every step.
 
@@ -65,7 +70,9 @@ def fit_task(
     begun = time.perf_counter()
     epochs = 1 if learner.traits.one_pass else epochs
     losses: list[float] = []
-    with isolated_rng(learner.generator):
+    batch_size = max(batch_size, learner.min_batch)
+    isolated = isolated_rng(learner.generator, task.x.device) if may_draw(learner) else nullcontext()
+    with isolated:
         data = learner.rehearse(task)
         learner.begin_task(task)
         for epoch in range(epochs):
@@ -95,3 +102,9 @@ def predict_logits(learner: Learner, x: Tensor, batch_size: int = 1024) -> Tenso
     torch.Size([5, 2])
     """
     return torch.cat([learner.logits(part) for part in x.split(batch_size)])
+
+
+def log_tenths(progress: Progress) -> None:
+    """Write a line to the logger ``cldnet`` at every tenth of a task."""
+    if progress.step % max(progress.steps // 10, 1) == 0:
+        _log.info("step %d of %d", progress.step, progress.steps)

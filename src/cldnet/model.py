@@ -31,7 +31,7 @@ __all__ = ["SOLVERS", "Model", "Structure", "check_whole", "solver_options"]
 SOLVERS: Mapping[str, str] = {"exact": "exact", "hbo": "cldnet"}
 #: Softness of the exact solver's probabilities: its scores estimate class probabilities and lie around 0 and 1.
 _EXACT_TEMPERATURE = 0.1
-_DIVERGED = "Learning diverged: the numbers are no numbers any more. Lower lr."
+_DIVERGED = "Learning diverged: the numbers are no numbers any more. Lower lr, or look for enormous values in X."
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,6 @@ class Model:
         backbone, shape = structure.backbone, inputs.shape
         if isinstance(backbone, nn.Module):
             backbone = copy.deepcopy(backbone)
-        elif backbone == "auto" and structure.solver == "hbo" and len(shape) == 3 and min(shape[1:]) >= 16:
-            backbone = "cnn"
         # The exact solver's sums are float64 whatever is asked for; so are its scores.
         dtype = torch.float64 if structure.solver == "exact" else resolve_dtype(structure.dtype)
         try:
@@ -113,11 +111,14 @@ class Model:
         task = TaskData(rows.x.to(self.device), y, weight)
         try:
             report = fit_task(self.learner, task, epochs=epochs, batch_size=batch_size, on_step=on_step)
-            if np.isfinite(report.losses).all():
-                return report
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not list it
             raise ValueError(_DIVERGED) from error
-        raise ValueError(_DIVERGED)
+        kept = [tensor for tensor in self.learner.state_dict().values() if tensor.is_floating_point()]
+        if not self.learner.traits.one_pass:  # weights may be finite and too large to compute with
+            kept.append(self.learner.logits(task.x[:64]))
+        if not all(torch.isfinite(tensor).all() for tensor in kept):
+            raise ValueError(_DIVERGED)
+        return report
 
     def scores(self, x: Tensor) -> NDArray[np.float64]:
         """Scores of inputs, one column a label, in the labels' sorted order."""
@@ -207,18 +208,17 @@ def solver_options(structure: Structure, *, lr: float, alpha: float | str) -> di
     Examples
     --------
     >>> solver_options(Structure("exact", "auto", 8, 10, None, "float32"), lr=0.1, alpha="gcv")
-    {'embed_dim': 10, 'gamma': 0.04, 'alpha': 'gcv'}
+    {'alpha': 'gcv'}
     """
     if not (isinstance(lr, int | float | np.number) and 0 < lr < float("inf")):
         raise ValueError(f"lr={lr!r} should be a positive number.")
     number = isinstance(alpha, int | float | np.number) and 0 < alpha < float("inf")
     if alpha != "gcv" and not number:
         raise ValueError(f"alpha={alpha!r} should be 'gcv' or a positive number.")
-    gamma = reachable_gamma(structure.capacity, structure.embed_dim)
-    options: dict[str, Any] = {"embed_dim": structure.embed_dim, "gamma": gamma}
     if structure.solver == "exact":
-        return {**options, "alpha": float(alpha) if number else alpha}
-    options["lr"] = lr
+        return {"alpha": float(alpha) if number else alpha}
+    gamma = reachable_gamma(structure.capacity, structure.embed_dim)
+    options: dict[str, Any] = {"embed_dim": structure.embed_dim, "gamma": gamma, "lr": lr}
     if number:
         options["alpha"] = ConstantAlpha(float(alpha))
     return options

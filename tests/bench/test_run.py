@@ -41,7 +41,7 @@ class Oracle:
 def test_accuracy_is_among_all_classes_seen_and_task_il_among_the_tasks_own() -> None:
     stream = split_digits(0)
     learner: Learner = Oracle(stream.test.y)  # type: ignore[assignment]
-    class_il, task_il = accuracies(learner, stream)
+    class_il, task_il = accuracies(learner, stream.test, stream.tasks)
     of_task = stream.test.y < 2
     expected = float((stream.test.y[of_task] == 1).double().mean())
     assert class_il == pytest.approx([expected, 1, 1, 1, 1])
@@ -153,3 +153,15 @@ def test_tuning_draws_different_trials_and_never_opens_the_test_part(
 def test_a_specification_without_epochs_is_refused() -> None:
     with pytest.raises(ValueError, match="epochs=-1 should be at least 1"):
         RunSpec("exact", epochs=-1)
+
+
+def test_runs_that_differ_in_anything_have_files_of_their_own(tmp_path: Path) -> None:
+    stream = split_digits(0)[:1]
+    specs = [QUICK, RunSpec("exact", backbone_options={"features": 61})]
+    paths = {write_result(run(spec, stream), tmp_path) for spec in (*specs, *specs)}
+    assert len(paths) == 2
+
+
+def test_a_method_can_be_named_by_its_module_and_class() -> None:
+    spec = RunSpec("cldnet.methods.finetune:Finetune", epochs=1, backbone_options={"widths": (8,)})
+    assert run(spec, split_digits(0)[:1])["scores"]["average_accuracy"] > 0.8

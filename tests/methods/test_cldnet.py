@@ -52,7 +52,7 @@ READINGS = {
     "dependence": [NormalisedHSIC(), NormalisedHSIC(sigma=1.0), NormalisedHSIC(epsilon=1e-3), TraceHSIC()],
     "feed": [BatchMean(), EverySample()],
     "alpha": [
-        PerTask(AdaptiveAlpha()),
+        PerTask(DecayingAlpha(10.0, 0.01)),
         AdaptiveAlpha(3.0),
         ConstantAlpha(3.0),
         DecayingAlpha(9.0),
@@ -386,3 +386,19 @@ def test_making_a_learner_over_plain_layers_gives_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make()
+
+
+def test_taking_both_steps_together_skips_what_the_loss_does_not_use():
+    class Auxiliary(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(12, 20), nn.Linear(20, 3)
+
+        def forward(self, x):
+            hidden = self.used(x).relu()
+            self.unused(hidden)
+            return hidden
+
+    learner = build_learner("cldnet", Setting((12,), 8, 0), {"embed_dim": 16, "steps": Together()}, Auxiliary())
+    fit_task(learner, blobs([0, 1]), epochs=2, batch_size=16)
+    assert torch.isfinite(learner.logits(blobs([0, 1]).x)).all()

@@ -257,3 +257,33 @@ def test_the_taps_are_off_outside_the_block():
     net(torch.zeros(1, 5))
     assert len(flow.inputs) == 1
     assert not net._forward_hooks
+
+
+class Tripled(nn.Linear):
+    def forward(self, x):
+        return F.linear(x, 3 * self.weight, self.bias)
+
+
+def test_a_subclass_that_computes_something_else_is_not_taken_for_a_linear_layer():
+    taps = Taps(nn.Sequential(Tripled(3, 4), nn.Linear(4, 2)), (3,))
+    assert [layer.name for layer in taps.layers] == ["1"]
+    assert list(taps.free) == ["0.weight", "0.bias"]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv1d(4, 6, 3),
+        nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2),
+        nn.Conv1d(4, 6, 3, padding="same", padding_mode="reflect", bias=False),
+    ],
+)
+def test_one_dimensional_convolutions_have_gradients_of_rows_and_deltas(layer):
+    taps = Taps(layer, (4, 11))
+    x = torch.randn(5, 4, 11, generator=torch.Generator().manual_seed(0))
+    with taps.watch() as flow:
+        loss = layer(x).square().sum()
+    (delta,) = torch.autograd.grad(loss, flow.outputs, retain_graph=True)
+    rebuilt = flow.layers[0].split(flow.layers[0].deltas(delta).mT @ flow.layers[0].rows(x))
+    for parameter, expected in zip(rebuilt, torch.autograd.grad(loss, list(rebuilt)), strict=True):
+        torch.testing.assert_close(rebuilt[parameter], expected, rtol=1e-5, atol=1e-4)

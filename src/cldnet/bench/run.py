@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from cldnet.device import threads
 from cldnet.fit import Progress, fit_task, predict_logits
 from cldnet.footprint import footprint, paper_capacity
 from cldnet.math.metrics import average_accuracy, scores
-from cldnet.methods import build_learner, read_method
+from cldnet.methods import backbone_name, build_learner
 from cldnet.methods.config import config_from_json, config_to_json
-from cldnet.methods.learner import Learner, Setting
+from cldnet.methods.learner import Learner, Setting, TaskData
 from cldnet.store import write_atomically
 from cldnet.version import __version__
 
@@ -102,7 +103,7 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
 
         report = fit_task(learner, task.train, epochs=spec.epochs, batch_size=spec.batch_size, on_step=on_step)
         clock = time.perf_counter()
-        class_il, task_il = accuracies(learner, stream[: number + 1])
+        class_il, task_il = accuracies(learner, stream.test, stream.tasks[: number + 1])
         seconds["train"].append(report.seconds)
         seconds["evaluate"].append(time.perf_counter() - clock)
         matrix.append(class_il)
@@ -117,7 +118,7 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
     return {
         "schema": RESULT_SCHEMA,
         "method": spec.method,
-        "backbone": read_method(spec.method).default_backbone if spec.backbone == "auto" else spec.backbone,
+        "backbone": backbone_name(spec.method, spec.backbone, stream.input_shape),
         "stream": {
             "name": stream.name,
             "hash": stream.hash,
@@ -155,21 +156,21 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
     }
 
 
-def accuracies(learner: Learner, stream: Stream) -> tuple[list[float], list[float]]:
+def accuracies(learner: Learner, test: TaskData, tasks: Sequence[Sequence[Any]]) -> tuple[list[float], list[float]]:
     """Accuracy on each task's test part, among all classes seen and among the task's own, from one pooled pass.
 
     Every image is scored on its own; nothing is computed from a batch of test images.
     """
-    test = stream.test
-    logits = predict_logits(learner, test.x)
+    seen = test.y < sum(map(len, tasks))
+    logits, y = predict_logits(learner, test.x[seen]), test.y[seen]
     class_il: list[float] = []
     task_il: list[float] = []
     first = 0
-    for classes in stream.tasks:
+    for classes in tasks:
         last = first + len(classes)
-        here = (test.y >= first) & (test.y < last)
-        class_il.append(_share(logits[here].argmax(1) == test.y[here]))
-        task_il.append(_share(logits[here, first:last].argmax(1) + first == test.y[here]))
+        here = (y >= first) & (y < last)
+        class_il.append(_share(logits[here].argmax(1) == y[here]))
+        task_il.append(_share(logits[here, first:last].argmax(1) + first == y[here]))
         first = last
     return class_il, task_il
 
@@ -199,8 +200,11 @@ def _scores(matrix: list[list[float]] | None, task_il_matrix: list[list[float]])
 
 
 def write_result(result: Mapping[str, Any], folder: Path) -> Path:
-    """Write a result to a file of its own, named after stream, method and seed, and return its path."""
+    """Write a result to a file named after stream, method, seed and a digest of the rest of what was run."""
+    what = json.dumps([result["backbone"], result["stream"]["hash"], result["config"]], sort_keys=True)
+    digest = hashlib.sha256(what.encode()).hexdigest()[:8]
+    name, method = (text.replace("/", "-").replace(":", "-") for text in (result["stream"]["name"], result["method"]))
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result['stream']['name'].replace('/', '-')}_{result['method']}_seed{result['seed']}.json"
+    path = folder / f"{name}_{method}_seed{result['seed']}_{digest}.json"
     write_atomically(path, json.dumps(result, indent=1).encode())
     return path

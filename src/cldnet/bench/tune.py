@@ -1,4 +1,6 @@
-"""Choose settings by random search on a validation part of the training data, with equal trials for every method.
+"""Choose settings by random search on a validation part of the training data, as many trials for one method as for another.
+
+A method that has fewer settings to try gets all of them.
 
 ``python -m cldnet.bench.tune split-digits`` writes every trial to a JSON file under ``results/tune`` as it finishes (a second
 call goes on where the first one stopped) and prints the best options of each method, which go into ``presets/*.toml``.
@@ -36,7 +38,7 @@ _ALPHAS: Sequence[Mapping[str, Any]] = (
 RANGES: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "finetune": {"lr": _RATES},
     "joint": {"lr": _RATES},
-    "ewc": {"lr": _RATES, "strength": (10.0, 100.0, 1e3, 1e4, 1e5)},
+    "ewc": {"lr": _RATES, "strength": (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)},
     "owm": {"lr": _RATES, "alpha": _ALPHAS},
     "er": {"lr": _RATES, "replay": (16, 32, 64)},
     "pnn": {"lr": _RATES},

@@ -20,8 +20,9 @@ from cldnet.labels import LabelTable, as_labels
 
 __all__ = ["Inputs", "Rows", "Session"]
 
-#: Images with values this many times as large as the first ones are in another range.
+#: Images with values this many times as large as the first ones are in another range; sooner if the type is another, too.
 _RANGE = 16
+_SWITCHED_RANGE = 4
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,20 @@ class Inputs:
                 f"X has rows of shape {shape}; the model was made for {self.shape}. "
                 "Bring X into that shape, or make another model."
             )
-        pixels, largest = x.dtype == torch.uint8, float(x.abs().max())
-        if len(shape) == 1 or min(largest, self.largest) == 0:
+        self._check_range(x.dtype == torch.uint8, float(x.abs().max()))
+
+    def _check_range(self, pixels: bool, largest: float) -> None:
+        """Refuse pixels in another range than the first ones; columns of a table may take any value."""
+        switched = pixels != self.pixels
+        if min(largest, self.largest) == 0 or not (switched or len(self.shape) > 1):
             return
-        if self.pixels and not pixels and largest <= 1 < self.largest:
+        seen = f"The model learned {'uint8' if self.pixels else 'float'} inputs with values up to {self.largest:g}"
+        if largest <= 1 and self.largest > (1 if switched else _RANGE):
+            raise ValueError(f"{seen} and X lies within 1: bring X into the same range, for example X * 255.")
+        if not self.pixels and largest > (_SWITCHED_RANGE if switched else _RANGE) * self.largest:
             raise ValueError(
-                "The model learned uint8 images (0 to 255) and X lies within 1: give uint8, or multiply by 255."
-            )
-        if not self.pixels and largest > _RANGE * self.largest:
-            raise ValueError(
-                f"The model learned images with values up to {self.largest:g} and X is {'uint8' if pixels else 'float'} "
-                f"with values up to {largest:g}: bring X into the same range, for example X / 255."
+                f"{seen} and X is {'uint8' if pixels else 'float'} with values up to {largest:g}: "
+                "bring X into the same range, for example X / 255."
             )
 
     def to_json(self) -> dict[str, Any]:
@@ -118,6 +122,8 @@ class Rows:
         x = layout(as_inputs(X), input_shape)
         if isinstance(y, Tensor):
             y = y.detach().cpu().numpy()
+        if hasattr(y, "to_numpy") and getattr(y, "ndim", 1) == 1:
+            y = np.array(list(y), dtype=object)  # pandas would turn its whole numbers with NA into floats
         if isinstance(y, np.ndarray) or hasattr(y, "to_numpy"):
             y = column_or_1d(y, warn=True)
         labels = as_labels(y)

@@ -69,7 +69,7 @@ def gcv_alpha(gram: Tensor, moments: Tensor, class_weights: Tensor, rows: float)
     class_weights : Tensor, shape (c,)
         ``Σ Y²`` a class: the weight of its examples.
     rows : float
-        Number of examples in the sums.
+        Number of examples in the sums, a weight counting as that many of them.
 
     Examples
     --------
@@ -87,5 +87,6 @@ def gcv_alpha(gram: Tensor, moments: Tensor, class_weights: Tensor, rows: float)
     shifted = eigenvalues + grid[:, None]
     residual = class_weights.sum() - (energy * (eigenvalues + 2 * grid[:, None]) / shifted.square()).sum(1)
     freedom = rows - (eigenvalues / shifted).sum(1)
-    score = residual.clamp_min(0) / freedom.square()
+    # Weights that add up to less than a few rows leave no degrees of freedom: such an α cannot be judged.
+    score = torch.where(freedom > 0, residual.clamp_min(0) / freedom.square(), torch.inf)
     return float(grid[score.argmin()])

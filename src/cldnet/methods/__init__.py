@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cldnet.methods.learner import Learner, Setting
 
-__all__ = ["METHODS", "Method", "build_learner", "read_method"]
+__all__ = ["METHODS", "Method", "backbone_name", "build_learner", "known_methods", "read_method"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ METHODS: Mapping[str, Method] = {
 
 
 def read_method(name: str) -> type[Learner]:
-    """Find a method's class by its name.
+    """Find a method's class by its name, or by ``"module:Class"``.
 
     Examples
     --------
@@ -61,13 +61,38 @@ def read_method(name: str) -> type[Learner]:
     ...
     ValueError: There is no method 'ewcc'. Did you mean 'ewc'?
     """
-    if name in METHODS:
-        return METHODS[name].load()
-    for entry in entry_points(group="cldnet.methods"):
-        if entry.name == name:
-            loaded: type[Learner] = entry.load()
-            return loaded
-    raise ValueError(f"There is no method {name!r}. {nearest_names(name, METHODS)}")
+    known = known_methods()
+    if name in known:
+        return known[name].load()
+    if ":" in name:
+        return Method(name, "").load()
+    raise ValueError(f"There is no method {name!r}. {nearest_names(name, known)}")
+
+
+def known_methods() -> dict[str, Method]:
+    """List the methods of this library and of installed packages that offer some.
+
+    Examples
+    --------
+    >>> "cldnet" in known_methods()
+    True
+    """
+    offered = {entry.name: Method(entry.value, f"from {entry.value}") for entry in entry_points(group="cldnet.methods")}
+    return {**offered, **METHODS}
+
+
+def backbone_name(method: str, backbone: str, input_shape: tuple[int, ...]) -> str:
+    """Name the backbone that a method gets: the one asked for, the method's own, or the one that fits the inputs.
+
+    Examples
+    --------
+    >>> backbone_name("exact", "auto", (8, 8)), backbone_name("owm", "auto", (8, 8)), backbone_name("owm", "cnn", (8, 8))
+    ('random-relu', 'mlp', 'cnn')
+    """
+    from cldnet.nets import auto_backbone  # noqa: PLC0415  (listing the methods should not import torch)
+
+    chosen = read_method(method).default_backbone if backbone == "auto" else backbone
+    return auto_backbone(input_shape) if chosen == "auto" else chosen
 
 
 def build_learner(
@@ -99,7 +124,7 @@ def build_learner(
     >>> type(learner).__name__, learner.config.lr
     ('Finetune', 0.1)
     """
-    from cldnet.nets import build_backbone  # noqa: PLC0415  (listing the methods should not import torch)
+    from cldnet.nets import build_backbone  # noqa: PLC0415
 
     method: Any = read_method(name)
     fields = method.config_class.__dataclass_fields__
@@ -111,7 +136,7 @@ def build_learner(
     except TypeError as error:
         raise ValueError(f"An option of method {name!r} has the wrong type: {error}.") from error
     if isinstance(backbone, str):
-        chosen = method.default_backbone if backbone == "auto" else backbone
+        chosen = backbone_name(name, backbone, setting.input_shape)
         net = None if chosen == "none" else build_backbone(chosen, setting.input_shape, setting.seed, backbone_options)
     else:
         net = backbone

@@ -5,7 +5,7 @@ For every batch: hidden representations ``Z_l`` of all layers; the projectors ab
 weights so that ``Z_L`` points at its class's fixed vector. Every step goes through the projectors:
 ``θ_l ← θ_l − λ P_l Δθ_l``. The prediction is the nearest vector among the classes seen.
 
-The paper leaves much open (`research/algorithms.md` §9); each reading is a field of `CLDNetConfig`.
+The paper leaves much open; each reading of it is a field of `CLDNetConfig`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cldnet.math.basis import basis_vectors
 from cldnet.methods.config import check_parts
 from cldnet.methods.gradient import GradientConfig, weighted_mean
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
-from cldnet.methods.parts.alpha import AdaptiveAlpha, Alpha, PerTask
+from cldnet.methods.parts.alpha import Alpha, DecayingAlpha, PerTask
 from cldnet.methods.parts.dependence import Dependence, NormalisedHSIC
 from cldnet.methods.parts.projection import BatchMean, Feed, Projection
 from cldnet.methods.parts.readings import EveryStep, InTurn, Range, SeenClasses, Steps, When
@@ -61,7 +61,7 @@ class CLDNetConfig(GradientConfig):
     temperature: float = 0.07
     dependence: Dependence = NormalisedHSIC()
     feed: Feed = BatchMean()
-    alpha: Alpha = PerTask(AdaptiveAlpha(), updates=200)
+    alpha: Alpha = PerTask(DecayingAlpha(10.0, 0.01), updates=200)
     when: When = EveryStep()
     steps: Steps = InTurn()
     softmax: Range = SeenClasses()
@@ -157,6 +157,9 @@ class CLDNet(Learner):
 
     def observe(self, batch: Batch) -> Tensor:
         """One pass through the inner loop of algorithm 1."""
+        batch = batch.without_zeros()
+        if len(batch.x) == 0:
+            return self.basis.new_zeros(())
         return self.config.steps.take(self, self.scale(batch.x), batch)
 
     def finish(self, task: TaskData) -> None:

@@ -4,6 +4,10 @@
 of a fixed map the weights ``(G + αI)⁻¹ Σ_c s_c w_cᵀ`` are the solution of all data ever seen at once, in whatever order
 it came. The state is a sum: ``G = Σ hhᵀ``, one feature sum ``s_c`` and one weight ``n_c`` a class.
 
+The class vectors ``w_c`` are orthonormal here whatever the number of classes, so they drop out: the score of class ``c``,
+the predicted vector along ``w_c``, is ``h (G + αI)⁻¹ s_c``. (Vectors that are only nearly orthogonal would mix classes, and
+the answer would depend on which class came first.)
+
 With a map that gives whole numbers (`cldnet.nets.RandomReLU`) the sums are exact to the last bit: 1,024 products of two
 7-bit numbers fit float32, and float64 adds whole numbers without error up to 2⁵³.
 """
@@ -18,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from cldnet.math import ridge
-from cldnet.math.basis import basis_vectors
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
 from cldnet.nets import FeatureMap, RandomReLU, out_features
 
@@ -36,13 +39,9 @@ class ExactConfig:
     ----------
     alpha : float or "gcv"
         Ridge penalty in units of the features, or chosen from the sums by generalised cross-validation.
-    embed_dim, gamma : int, float
-        Dimension of the class vectors, and bound of their |cosine| when there are more classes than dimensions.
     """
 
     alpha: float | str = "gcv"
-    embed_dim: int = 1000
-    gamma: float = 0.04
 
     def __post_init__(self) -> None:
         numeric = isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool)
@@ -56,7 +55,8 @@ class Exact(Learner):
     Parameters
     ----------
     net : FeatureMap or nn.Module
-        The map; any other module is frozen and expanded by random ReLU features.
+        The map, which takes inputs as they are; any other module is frozen, takes scaled inputs as a trained one would,
+        and is expanded by random ReLU features.
     setting : Setting
     config : ExactConfig
 
@@ -80,21 +80,21 @@ class Exact(Learner):
         "class_sums": "sums",
         "class_weights": "sums",
         "rows": "sums",
-        "basis": "class vectors",
     }
     config_class = ExactConfig
     default_backbone = "random-relu"
+    min_batch = BLOCK
 
     config: ExactConfig
     gram: Tensor
     class_sums: Tensor
     class_weights: Tensor
     rows: Tensor
-    basis: Tensor
 
     def __init__(self, net: nn.Module, setting: Setting, config: ExactConfig) -> None:
         super().__init__(setting)
         self.config = config
+        self._takes_scaled = not isinstance(net, FeatureMap)
         if isinstance(net, FeatureMap):
             self.features: FeatureMap = net
         else:
@@ -105,12 +105,6 @@ class Exact(Learner):
         self.register_buffer("class_sums", torch.zeros(setting.capacity, width, dtype=torch.float64))
         self.register_buffer("class_weights", torch.zeros(setting.capacity, dtype=torch.float64))
         self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
-        # With no more classes than dimensions the vectors are orthonormal, and only their Gram matrix, I, would be used.
-        if setting.capacity > config.embed_dim:
-            table = basis_vectors(setting.capacity, config.embed_dim, config.gamma, seed=setting.seed)
-            self.register_buffer("basis", table.double())
-        else:
-            self.register_buffer("basis", None)
         self._solution: Tensor | None = None
 
     @property
@@ -130,15 +124,21 @@ class Exact(Learner):
         return sum(tensor.numel() for tensor in self.features.state_dict().values())
 
     def begin_task(self, task: TaskData) -> None:
+        """Refuse a first task that is too small to fit the map on."""
+        if not self.features.fitted and len(task) < self.features.min_rows:
+            raise ValueError(
+                f"The first call needs at least {self.features.min_rows} rows, to learn the scale of inputs, and got "
+                f"{len(task)} (n_samples={len(task)}). Collect some more, for example with `with clf.session():`."
+            )
+        super().begin_task(task)
+
+    def start(self, task: TaskData) -> None:
         """Fit the map on the first task if nobody has fitted it before."""
         if not self.features.fitted:
-            if len(task) < self.features.min_rows:
-                raise ValueError(
-                    f"The feature map needs at least {self.features.min_rows} rows to be fitted on, and got {len(task)} "
-                    f"(n_samples={len(task)}). Give more rows in the first call, or a map that is fitted already."
-                )
-            self.features.fit(task.x, task.weight)
-        super().begin_task(task)
+            self.features.fit(self._inputs(task.x), task.weight)
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        return self.scale(x) if self._takes_scaled else x
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Tensor:
@@ -147,7 +147,7 @@ class Exact(Learner):
         for first in range(0, len(batch.x), BLOCK):
             part = slice(first, first + BLOCK)
             weight = None if batch.weight is None else batch.weight[part].double()
-            self._add(self.features(batch.x[part]), batch.y[part], weight)
+            self._add(self.features(self._inputs(batch.x[part])), batch.y[part], weight)
         return self.rows.new_zeros(())
 
     def _add(self, h: Tensor, y: Tensor, weight: Tensor | None) -> None:
@@ -173,21 +173,17 @@ class Exact(Learner):
             if isinstance(alpha, str):
                 alpha = ridge.gcv_alpha(self.gram, moments, self.class_weights[: self.seen], float(self.rows))
             solution = ridge.solve(self.gram, moments, float(alpha))
-            if self.basis is not None:
-                # Scores are cosines to the class vectors: B = (G + αI)⁻¹ (S W*) W*ᵀ.
-                vectors = self.basis[: self.seen]
-                solution = solution @ (vectors @ vectors.T)
             self._solution = solution
         return solution
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """Scores over the classes seen: the projection of the predicted vector onto each class vector."""
+        """Scores over the classes seen: the predicted vector along each class vector."""
         return self.score(x)
 
     def score(self, x: Tensor) -> Tensor:
         """Map inputs to features and multiply by the solution."""
-        h = self.features(x)
+        h = self.features(self._inputs(x))
         scores: Tensor = h.to(self.setting.dtype) @ self.solution.to(self.setting.dtype)
         return scores
 
@@ -195,6 +191,10 @@ class Exact(Learner):
         """Change settings between tasks; another α gives another solution."""
         super().configure(options)
         self._solution = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The solution follows from the sums; a copy or a pickle should not grow by it with the number of classes.
+        return {**self.__dict__, "_solution": None}
 
     def load_state(self, state: dict[str, Tensor]) -> None:  # type: ignore[override]
         """Take over a state and forget the solution of the old one."""

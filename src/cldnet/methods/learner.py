@@ -62,6 +62,13 @@ class Batch(NamedTuple):
     steps: int
     epoch: int
 
+    def without_zeros(self) -> Batch:
+        """Leave out the rows of weight zero: what is not to be learned should not reach a projector or a kernel either."""
+        if self.weight is None or bool((self.weight > 0).all()):
+            return self
+        kept = self.weight > 0
+        return self._replace(x=self.x[kept], y=self.y[kept], weight=self.weight[kept])
+
     @property
     def progress(self) -> float:
         """How far the task has come, from 0 at its first step to 1 at its last."""
@@ -126,7 +133,10 @@ class Learner(nn.Module, ABC):
 
     traits: ClassVar[Traits]
     kinds: ClassVar[Mapping[str, str]] = {}
-    default_backbone: ClassVar[str] = "mlp"
+    #: Name of a backbone, "auto" for the one that fits the inputs, "none" for a method that brings its own.
+    default_backbone: ClassVar[str] = "auto"
+    #: Examples that a step should have at least.
+    min_batch: ClassVar[int] = 1
     config_class: ClassVar[type[Any]]
 
     counters: Tensor

@@ -56,6 +56,9 @@ class OWM(GradientLearner):
 
     def observe(self, batch: Batch) -> Tensor:
         """Feed the projectors, then take one projected step."""
+        batch = batch.without_zeros()
+        if len(batch.x) == 0:
+            return self.head.weight.new_zeros(())
         with self.projection.taps.watch() as flow:
             logits = self.score(self.scale(batch.x))[:, : self.seen]
         loss = weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)

@@ -13,14 +13,50 @@ from cldnet.nets.cnn import CNN
 from cldnet.nets.features import FeatureMap, RandomReLU
 from cldnet.nets.mlp import MLP
 
-__all__ = ["BACKBONES", "CNN", "MLP", "FeatureMap", "RandomReLU", "build_backbone", "out_features"]
+__all__ = [
+    "BACKBONES",
+    "CNN",
+    "MLP",
+    "FeatureMap",
+    "RandomReLU",
+    "auto_backbone",
+    "build_backbone",
+    "may_draw",
+    "out_features",
+]
 
+_Stochastic = nn.modules.dropout._DropoutNd | nn.RReLU | nn.MultiheadAttention | nn.RNNBase
 #: What each name of a backbone means.
 BACKBONES: Mapping[str, str] = {
     "mlp": "two hidden layers of 400 ReLU units, the paper's net for MNIST and FashionMNIST",
     "cnn": "three convolutions and two hidden layers, the net of the OWM and AOP papers for CIFAR-10",
     "random-relu": "1,000 fixed random ReLU features in 8 bits, for the exact solver",
 }
+
+
+def auto_backbone(input_shape: tuple[int, ...]) -> str:
+    """Name the trainable backbone that fits inputs of a shape: a CNN for images with channels, else an MLP.
+
+    Examples
+    --------
+    >>> auto_backbone((64,)), auto_backbone((28, 28)), auto_backbone((3, 32, 32))
+    ('mlp', 'mlp', 'cnn')
+    """
+    return "cnn" if len(input_shape) == 3 and min(input_shape[1:]) >= 16 else "mlp"
+
+
+def may_draw(module: nn.Module) -> bool:
+    """Tell whether a module may draw from torch's global generators: dropout does, code that we do not know might.
+
+    Examples
+    --------
+    >>> may_draw(nn.Sequential(nn.Linear(2, 2), nn.ReLU())), may_draw(nn.Dropout())
+    (False, True)
+    """
+    return any(
+        isinstance(part, _Stochastic) or not type(part).__module__.startswith(("torch.nn.", "cldnet."))
+        for part in module.modules()
+    )
 
 
 def build_backbone(

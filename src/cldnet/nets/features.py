@@ -22,7 +22,9 @@ __all__ = ["FEATURE_LIMIT", "FeatureMap", "RandomReLU"]
 #: Features are whole numbers from 0 to this one; 1,024 products of two of them still fit float32's 24 bits.
 FEATURE_LIMIT = 127
 _INPUT_LIMIT = 32767  # 16 bits
-_INPUT_RANGE = 8.0  # inputs further from the mean than this many spreads are clipped
+_INPUT_RANGE = 16.0  # spreads that the 16 bits cover
+_KNEE = 8.0  # beyond this many spreads inputs are squeezed by _SQUEEZE: classes yet to come may lie far from the first
+_SQUEEZE = 16.0
 _ACTIVATION_RANGE = 4.0  # root mean squares of the pre-activation that the 8 bits cover
 
 
@@ -106,8 +108,8 @@ class RandomReLU(FeatureMap):
         """Take the inputs' mean and spread and the size of the activations from training inputs."""
         inputs = self._embed(x)
         self.scale.fit(inputs, weight)
-        energy = self._project(inputs[:4096]).square().mean(1)
-        rows = torch.ones_like(energy) if weight is None else weight[:4096].double()
+        energy = torch.cat([self._project(block).square().mean(1) for block in inputs.split(1024)])
+        rows = torch.ones_like(energy) if weight is None else weight.double()
         rms = ((energy * rows).sum() / rows.sum()).sqrt().clamp_min(1.0)
         self.step.copy_((FEATURE_LIMIT / (_ACTIVATION_RANGE * rms)).float())
 
@@ -122,11 +124,16 @@ class RandomReLU(FeatureMap):
         if self.net is None:
             return x
         dtype = next((p.dtype for p in self.net.parameters()), torch.float32)
-        embedded: Tensor = self.net(x.to(dtype))
+        embedded: Tensor = torch.cat([self.net(block.to(dtype)) for block in x.split(1024)])
+        if not torch.isfinite(embedded).all():
+            raise ValueError("The backbone gave NaN or infinity for some rows: there is nothing to learn from those.")
         return embedded
 
     def _project(self, x: Tensor) -> Tensor:
         step = _INPUT_LIMIT / _INPUT_RANGE
-        rounded = (self.scale(x) * step).round_().clamp_(-_INPUT_LIMIT, _INPUT_LIMIT).flatten(1)
+        scaled = self.scale(x)
+        core = scaled.clamp(-_KNEE, _KNEE)
+        squeezed = core + (scaled - core) / _SQUEEZE
+        rounded = (squeezed * step).round_().clamp_(-_INPUT_LIMIT, _INPUT_LIMIT).flatten(1)
         constant = rounded.new_full((len(x), 1), float(round(step)))
         return torch.cat([rounded, constant], dim=1) @ self.weight.double().T

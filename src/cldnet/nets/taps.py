@@ -18,7 +18,10 @@ from torch.nn import functional as F
 
 __all__ = ["Flow", "Layer", "Taps"]
 
-Projectable = nn.Linear | nn.Conv2d
+Projectable = nn.Linear | nn.Conv1d | nn.Conv2d
+#: What such a layer computes. A subclass that computes something else has another gradient.
+_FORWARDS = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)
+_CONVOLUTIONS = (nn.Conv1d._conv_forward, nn.Conv2d._conv_forward)
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,12 @@ class Layer:
     ----------
     name : str
         Its name in the module.
-    module : nn.Linear or nn.Conv2d
+    module : nn.Linear, nn.Conv1d or nn.Conv2d
     groups : int
         Groups of a convolution; 1 for a linear layer.
     width : int
         Length of an input row, with the appended one if there is a bias.
-    owner : nn.Linear or nn.Conv2d
+    owner : nn.Linear, nn.Conv1d or nn.Conv2d
         The module whose weight and bias are projected: ``module`` itself, or the first one that has its weight.
     """
 
@@ -51,7 +54,7 @@ class Layer:
 
     def rows(self, x: Tensor) -> Tensor:
         """Write the layer's input as rows, shape ``(groups, rows, width)``."""
-        rows = _patches(self.module, x) if isinstance(self.module, nn.Conv2d) else x.reshape(1, -1, x.shape[-1])
+        rows = x.reshape(1, -1, x.shape[-1]) if isinstance(self.module, nn.Linear) else _patches(self.module, x)
         if self.owner.bias is None:
             return rows
         # A module with a shared weight but a bias of its own does not feel the owner's bias.
@@ -127,8 +130,7 @@ class Taps:
         self._layer_of: dict[nn.Module, Layer] = {}
         by_weight: dict[int, Layer] = {}
         for name, module in net.named_modules():
-            # A reparametrised layer (weight_norm and the like) computes its weight: there is nothing to step along.
-            if isinstance(module, Projectable) and isinstance(module._parameters.get("weight"), nn.Parameter):
+            if isinstance(module, Projectable) and _is_plain(module):
                 first = by_weight.setdefault(id(module.weight), _layer(name, module))
                 self._layer_of[module] = replace(first, module=module)
         probe = next(net.parameters(), torch.zeros(())).new_zeros(1, *input_shape)
@@ -166,18 +168,29 @@ class Taps:
                 handle.remove()
 
 
+def _is_plain(module: Projectable) -> bool:
+    """Tell whether a layer multiplies its input by its own weight, and does nothing else."""
+    # A reparametrised layer (weight_norm and the like) computes its weight: there is nothing to step along.
+    own_weight = isinstance(module._parameters.get("weight"), nn.Parameter)
+    plain = type(module).forward in _FORWARDS
+    return own_weight and plain and (isinstance(module, nn.Linear) or type(module)._conv_forward in _CONVOLUTIONS)
+
+
 def _layer(name: str, module: Projectable) -> Layer:
-    groups = module.groups if isinstance(module, nn.Conv2d) else 1
+    groups = 1 if isinstance(module, nn.Linear) else module.groups
     width = module.weight[0].numel() + (module.bias is not None)
     return Layer(name, module, groups, width, owner=module)
 
 
-def _patches(module: nn.Conv2d, x: Tensor) -> Tensor:
+def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
     """Unfold a convolution's input into patches, shape ``(groups, n·positions, channels/groups·k·k)``."""
-    # torch keeps the padding of all four sides, for numbers and for 'same' alike, in this order.
+    # torch keeps the padding of all sides, for numbers and for 'same' alike, in this order.
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
     if any(module._reversed_padding_repeated_twice):
         x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
-    columns = F.unfold(x, module.kernel_size, dilation=module.dilation, stride=module.stride)
+    kernel, dilation, stride = module.kernel_size, module.dilation, module.stride
+    if isinstance(module, nn.Conv1d):  # an image of height 1
+        x, kernel, dilation, stride = x.unsqueeze(2), (1, *kernel), (1, *dilation), (1, *stride)
+    columns = F.unfold(x, kernel, dilation=dilation, stride=stride)
     rows: Tensor = columns.unflatten(1, (module.groups, -1)).permute(1, 0, 3, 2).flatten(1, 2)
     return rows

@@ -68,9 +68,9 @@ def test_named_tensors_are_copies_under_their_own_names():
 
 
 def test_the_dependence_terms_are_hsic_of_the_right_kernels():
-    x, z = torch.randn(8, 5, generator=generator(0)), torch.randn(8, 3, generator=generator(1))
+    x, z = (torch.randn(8, d, generator=generator(d), dtype=torch.float64) for d in (5, 3))
     y = torch.arange(8) % 3
-    label = hsic.label_kernel(y)
+    label = hsic.label_kernel(y, dtype=torch.float64)
     on_x, on_y = NormalisedHSIC(sigma=2.0, epsilon=1e-3).of_batch(x, y)(z)
     kernel = hsic.gaussian_kernel(z, 2.0)
     torch.testing.assert_close(on_x, hsic.nhsic(kernel, hsic.gaussian_kernel(x, 2.0), 1e-3))

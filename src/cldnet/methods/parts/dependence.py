@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from cldnet.math import hsic
@@ -35,11 +36,12 @@ class NormalisedHSIC:
 
     def of_batch(self, x: Tensor, y: Tensor) -> Terms:
         """Normalise the kernels of X and Y once."""
-        r_x = hsic.normalise(hsic.gaussian_kernel(x, self.sigma), self.epsilon)
-        r_y = hsic.normalise(hsic.label_kernel(y, dtype=x.dtype), self.epsilon)
+        # In float64 from the start: the kernels are computed in it, so there and back would only cost time.
+        r_x = hsic.normalise(hsic.gaussian_kernel(x.double(), self.sigma), self.epsilon)
+        r_y = hsic.normalise(hsic.label_kernel(y, dtype=torch.float64), self.epsilon)
 
         def terms(z: Tensor) -> tuple[Tensor, Tensor]:
-            r_z = hsic.normalise(hsic.gaussian_kernel(z, self.sigma), self.epsilon)
+            r_z = hsic.normalise(hsic.gaussian_kernel(z.double(), self.sigma), self.epsilon)
             return hsic.nhsic_normalised(r_z, r_x), hsic.nhsic_normalised(r_z, r_y)
 
         return terms
@@ -51,10 +53,10 @@ class TraceHSIC:
 
     def of_batch(self, x: Tensor, y: Tensor) -> Terms:
         """Compute the kernels of X and Y once."""
-        k_x, k_y = hsic.median_kernel(x), hsic.label_kernel(y, dtype=x.dtype)
+        k_x, k_y = hsic.median_kernel(x.double()), hsic.label_kernel(y, dtype=torch.float64)
 
         def terms(z: Tensor) -> tuple[Tensor, Tensor]:
-            k_z = hsic.median_kernel(z)
+            k_z = hsic.median_kernel(z.double())
             return hsic.hsic(k_z, k_x), hsic.hsic(k_z, k_y)
 
         return terms

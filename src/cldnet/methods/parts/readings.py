@@ -111,7 +111,7 @@ class Together:
         loss = learner.embedding_loss(z, batch)
         gradients = learner.projection.backward(flow, loss)
         for parameter, gradient in bottleneck.items():
-            gradients[parameter] = gradients[parameter] + self.weight * gradient
+            gradients[parameter] = self.weight * gradient + gradients.get(parameter, 0.0)
         descend(learner.eae_optimizer, gradients, config.clip)
         return loss.detach()
 

@@ -48,9 +48,10 @@ class Reservoir(nn.Module):
         ages = torch.arange(met, met + len(x))
         drawn = (torch.rand(len(x), generator=generator, dtype=torch.float64) * (ages + 1)).long()
         places = torch.where(ages < len(self.x), ages, drawn)
-        for position in (places < len(self.x)).nonzero()[:, 0].tolist():
-            self.x[places[position]] = x[position]
-            self.y[places[position]] = y[position]
+        kept = places < len(self.x)
+        latest = torch.full((len(self.x),), -1).scatter_reduce(0, places[kept], torch.arange(len(x))[kept], "amax")
+        changed = latest >= 0  # where several examples drew one place, the last one has it
+        self.x[changed], self.y[changed] = x[latest[changed]], y[latest[changed]]
         self.met += len(x)
 
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
