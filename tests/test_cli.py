@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import cldnet
 from cldnet.bench.pool import Cell, run_cells
 from cldnet.bench.run import RunSpec
 from cldnet.cli import app
@@ -48,12 +49,18 @@ def test_run_writes_one_result_and_shows_a_plain_table(tmp_path: Path) -> None:
     assert "\x1b" not in answer.output  # no colours or cursor movements where there is no terminal
 
 
-def test_epochs_and_batch_size_reach_the_run(tmp_path: Path) -> None:
+def test_settings_reach_the_run(tmp_path: Path) -> None:
     arguments = ["run", "--stream", "split-digits", "--method", "finetune", "--epochs", "1", "--batch-size", "200"]
+    arguments += ["--set", "lr=0.25", "--set", "momentum=0.5"]
     assert runner.invoke(app, [*arguments, "--out", str(tmp_path)]).exit_code == 0
     (path,) = tmp_path.glob("*.json")
     config = json.loads(path.read_text())["config"]
     assert (config["epochs"], config["batch_size"]) == (1, 200)
+    assert (config["method"]["lr"], config["method"]["momentum"]) == (0.25, 0.5)
+
+
+def test_the_version_is_shown() -> None:
+    assert runner.invoke(app, ["--version"]).output == f"cldnet {cldnet.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,11 @@ def test_epochs_and_batch_size_reach_the_run(tmp_path: Path) -> None:
         (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'?"),
         (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'?"),
         (["--stream", "split-digits", "--method", "exact", "--epochs", "-3"], "epochs=-3 should be at least 1"),
+        (["--stream", "split-digits", "--method", "owm", "--set", "lr"], "--set 'lr' is not a name and a value"),
+        (
+            ["--stream", "split-digits", "--method", "owm", "--set", "rate=1"],
+            "does not take rate; it takes lr, momentum",
+        ),
     ],
 )
 def test_what_a_user_can_mend_is_a_sentence_and_no_traceback(arguments: list[str], answer: str, tmp_path: Path) -> None:

@@ -55,6 +55,13 @@ def test_the_figures_in_the_readme_are_those_of_the_result_files() -> None:
         assert f"| {' | '.join(figures)} | {human_bytes(row.bytes_kept)} |" in readme
 
 
+def test_the_ablation_in_the_readme_is_that_of_the_result_files() -> None:
+    results = [json.loads(path.read_text()) for path in (ROOT / "results" / "ablation").glob("*.json")]
+    (row,) = summarise(results)
+    assert all(result["config"]["method"]["hbo_lr"] == 0 for result in results)
+    assert f"{100 * row.accuracy:.2f} ± {100 * row.accuracy_std:.2f} %" in (ROOT / "README.md").read_text()
+
+
 @pytest.fixture(scope="module")
 def accuracy() -> dict[str, float]:
     methods = ("finetune", "joint", "cldnet", "exact")

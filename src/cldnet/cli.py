@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from cldnet.version import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -21,12 +24,28 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        Console().print(f"cldnet {__version__}", highlight=False)
+        raise typer.Exit
+
+
 app = typer.Typer(
     help="Learn new classes for ever: keep no data, never grow, never forget.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
+    ] = False,
+) -> None:
+    """Learn new classes for ever: keep no data, never grow, never forget."""
 
 
 def main() -> None:
@@ -74,6 +93,9 @@ def run_command(
     epochs: Annotated[int | None, typer.Option(help="Passes over each task; by default the preset's.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples a step; by default the preset's.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default torch's.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the method, as lr=0.1; repeat it.")
+    ] = None,
 ) -> None:
     """Run one method on one stream and write one JSON file."""
     from dataclasses import replace
@@ -88,8 +110,22 @@ def run_command(
     spec = preset(stream, method, seed, threads)
     chosen: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
     spec = replace(spec, **{name: value for name, value in chosen.items() if value is not None})
+    spec = replace(spec, options={**spec.options, **_read_options(options or [])})
     results = _run_and_write([Cell(stream, spec)], 1, out)
     Console().print(_table(results))
+
+
+def _read_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read ``name=value`` pairs as TOML has them."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        try:
+            options.update(tomllib.loads(pair))
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(
+                f'--set {pair!r} is not a name and a value, as lr=0.1 or alpha={{kind="ConstantAlpha", value=0.5}}.'
+            ) from error
+    return options
 
 
 @app.command()
