@@ -18,6 +18,7 @@ from torch import nn
 
 import cldnet.store as store
 from cldnet import CLDNetClassifier
+from cldnet.nets import RandomReLU
 
 SOLVERS = ("exact", "hbo")
 Y = np.arange(18) % 3
@@ -260,3 +261,15 @@ def test_a_new_file_has_the_rights_of_any_new_file_and_an_interrupt_leaves_none(
     with pytest.raises(KeyboardInterrupt):
         store.write_atomically(tmp_path / "half", b"content")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["ours", "plain"]
+
+
+def test_a_larger_map_of_our_own_is_loaded_without_being_handed_in_again(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(40, 5))
+    y = np.arange(40) % 2
+    clf = CLDNetClassifier(backbone=RandomReLU((5,), features=77, seed=9), capacity=4, random_state=0).fit(X, y)
+    clf.save(tmp_path / "model")
+    loaded = CLDNetClassifier.load(tmp_path / "model")
+    assert np.array_equal(loaded.decision_function(X), clf.decision_function(X))
+    loaded.partial_fit(X, y + 2).save(tmp_path / "model")
+    again = CLDNetClassifier.load(tmp_path / "model").decision_function(X)
+    assert np.array_equal(again, clf.partial_fit(X, y + 2).decision_function(X))

@@ -26,7 +26,7 @@ from cldnet.device import resolve_device, threads
 from cldnet.fit import log_tenths
 from cldnet.footprint import Footprint, footprint
 from cldnet.labels import LabelTable
-from cldnet.model import Model, Structure, check_whole, solver_options
+from cldnet.model import Model, Structure, check_whole, read_backbone, solver_options
 
 __all__ = ["CLDNetClassifier"]
 
@@ -58,8 +58,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     input_shape : tuple of int, optional
         Shape that flat rows are folded into, for example ``(28, 28)`` or ``(3, 32, 32)``.
     device, dtype, n_threads
-        Where and in which precision to compute (``"exact"`` scores in float64 either way). ``n_threads`` is set for the
-        time of a call.
+        Where and how to compute (``"exact"`` scores in float64 either way). ``n_threads`` is set for the time of a call.
     random_state : int, RandomState or None
         Seed of everything random.
     verbose : int
@@ -260,7 +259,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = {name: value for name, value in (("backbone", backbone), ("device", device)) if value is not None}
         tensors, manifest = store.read(path)
         try:
-            clf = cls(**{**manifest["parameters"], **given})
+            parameters = dict(manifest["parameters"])
+            parameters["backbone"] = read_backbone(parameters.get("backbone", "auto"))
+            clf = cls(**{**parameters, **given})
             structure, options = clf._parameters(None)
             clf.input_shape = structure.input_shape  # JSON has no tuples
             clf._model = Model.load(tensors, manifest, structure, options)

@@ -29,7 +29,7 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         usable = device.type != "meta" and torch.empty(0, device=device).device.type == device.type
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, AssertionError) as error:
         raise ValueError(
             f"device={name!r} is not a device that this machine and this torch have; use 'auto', 'cpu' or 'cuda'."
         ) from error

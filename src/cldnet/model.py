@@ -22,10 +22,11 @@ from cldnet.math.basis import reachable_gamma
 from cldnet.methods import build_learner
 from cldnet.methods.learner import Learner, Setting, TaskData
 from cldnet.methods.parts.alpha import ConstantAlpha
+from cldnet.nets.features import RandomReLU
 from cldnet.nets.fingerprint import Fingerprint
 from cldnet.version import __version__
 
-__all__ = ["SOLVERS", "Model", "Structure", "check_whole", "solver_options"]
+__all__ = ["SOLVERS", "Model", "Structure", "check_whole", "read_backbone", "solver_options"]
 
 #: The method behind each solver's name.
 SOLVERS: Mapping[str, str] = {"exact": "exact", "hbo": "cldnet"}
@@ -141,14 +142,16 @@ class Model:
 
     def save(self, path: str | os.PathLike[str], parameters: Mapping[str, Any]) -> None:
         """Write the model to one file, with the parameters of the classifier that holds it."""
-        mark = None
-        if isinstance(self.structure.backbone, nn.Module):
+        mark, backbone = None, self.structure.backbone
+        if isinstance(backbone, nn.Module) and not _is_ours(backbone):
             assert self.learner.backbone is not None
             mark = Fingerprint.of(self.learner.backbone, self.inputs.shape).to_json()
         built = {name: getattr(self.structure, name) for name in self.structure.__dataclass_fields__}
         parameters = {**parameters, **built, "random_state": self.seed}
         if mark is not None:
             del parameters["backbone"]
+        elif isinstance(backbone, RandomReLU):
+            parameters["backbone"] = {"input_shape": backbone.input_shape, "features": backbone.out_features - 1}
         manifest = {
             "version": __version__,
             "parameters": {
@@ -171,7 +174,7 @@ class Model:
         """Rebuild a model from what `save` wrote, over the user's module if it was made over one."""
         mark = None if manifest["fingerprint"] is None else Fingerprint.from_json(manifest["fingerprint"])
         backbone = structure.backbone
-        if mark is None and isinstance(backbone, nn.Module):
+        if mark is None and isinstance(backbone, nn.Module) and not _is_ours(backbone):
             raise ValueError("This model has a backbone of the library's own: load it without backbone.")
         if mark is not None:
             if not isinstance(backbone, nn.Module):
@@ -186,6 +189,18 @@ class Model:
         if mark is not None and model.learner.backbone is not None:
             mark.check_output(model.learner.backbone)
         return replace(model, labels=LabelTable.from_json(manifest["labels"]))
+
+
+def read_backbone(saved: Any) -> str | nn.Module:
+    """Make the backbone that a file names: a map of ours comes with its size, and its numbers are read afterwards."""
+    if isinstance(saved, Mapping):
+        return RandomReLU(tuple(saved["input_shape"]), features=int(saved["features"]), seed=0)
+    return str(saved)
+
+
+def _is_ours(backbone: nn.Module) -> bool:
+    """Tell a module that a file describes in full from one whose code only the user has."""
+    return isinstance(backbone, RandomReLU) and backbone.net is None
 
 
 def check_whole(name: str, value: Any) -> None:

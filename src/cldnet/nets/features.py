@@ -85,6 +85,7 @@ class RandomReLU(FeatureMap):
         self, input_shape: tuple[int, ...], features: int = 1000, *, seed: int, net: nn.Module | None = None
     ) -> None:
         super().__init__()
+        self.input_shape = tuple(input_shape)
         self.net = net.eval().requires_grad_(False) if net is not None else None
         self.scale = InputScale(input_shape, torch.float64)
         self.out_features = features + 1
