@@ -133,7 +133,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes : array-like, optional
             Never needed. If given, a label outside of it is an error.
         sample_weight : array-like, optional
-            A weight a row.
+            A weight a row: ``"exact"`` takes it as that many rows, ``"hbo"`` weighs the loss and leaves out rows of 0.
         """
         model, session = self._model, self._session
         structure, options = self._parameters(model)

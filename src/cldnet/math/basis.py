@@ -37,9 +37,10 @@ def welch_bound(count: int, dim: int) -> float:
 
 
 def reachable_gamma(count: int, dim: int, gamma: float = 0.04) -> float:
-    """Bound on |cosine| that can be had: ``gamma`` itself, or what `basis_vectors` reaches in seconds if that is more.
+    """Bound on |cosine| that can be had: ``gamma`` itself, or what `basis_vectors` reaches without trouble if that is more.
 
-    Up to ``dim`` vectors are orthogonal, so any bound holds; beyond, 1.6 times the Welch bound is well within reach.
+    Up to ``dim`` vectors are orthogonal, so any bound holds; beyond, 1.6 times the Welch bound is well within reach (in
+    seconds for a thousand vectors, in minutes for ten thousand).
 
     Examples
     --------
@@ -81,7 +82,8 @@ def basis_vectors(count: int, dim: int, gamma: float = 0.04, *, seed: int = 0, m
     Returns
     -------
     Tensor, shape (count, dim)
-        Unit rows in float32.
+        Unit rows in float32. The same seed gives the same rows on every machine to 1e-6, down to about 1.3 times the
+        Welch bound; nearer to it a long descent magnifies rounding, so a model keeps its table instead of a seed.
 
     Examples
     --------

@@ -223,7 +223,7 @@ class Learner(nn.Module, ABC):
         """Make room for a state that is about to be loaded; only methods whose tensors change shape need it."""
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a state written by `state_dict`, whole or not at all."""
+        """Take over a state written by `state_dict`; into a fresh learner, for a wrong state may be taken over in part."""
         self.resize_for(state)
         self.load_state_dict(dict(state), strict=True)
 
