@@ -69,6 +69,8 @@ def test_the_version_is_shown() -> None:
         (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'?"),
         (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'?"),
         (["--stream", "split-digits", "--method", "exact", "--epochs", "-3"], "epochs=-3 should be at least 1"),
+        (["--stream", "split-digits", "--method", "nowhere:Method"], "There is no method at 'nowhere:Method'"),
+        (["--stream", "split-digits", "--method", "cldnet.methods.owm:OWN"], "There is no method at"),
         (["--stream", "split-digits", "--method", "owm", "--set", "lr"], "--set 'lr' is not a name and a value"),
         (
             ["--stream", "split-digits", "--method", "owm", "--set", "rate=1"],

@@ -26,8 +26,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
-    # Importing scikit-learn next to torch makes Python search millions of young objects for garbage, again and again:
-    # a quarter of the import's time. There is none to be found.
+    # Importing scikit-learn next to torch makes Python search torch's many objects for garbage, again and again, and
+    # there is none to be found.
     collecting = gc.isenabled()
     gc.disable()
     try:

@@ -27,8 +27,13 @@ class Method:
 
     def load(self) -> type[Learner]:
         """Import the class."""
-        module, name = self.path.split(":")
-        learner: type[Learner] = getattr(import_module(module), name)
+        module, _, name = self.path.partition(":")
+        try:
+            learner: type[Learner] = getattr(import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"There is no method at {self.path!r} ({error}): check the name, and that Python finds the module."
+            ) from error
         return learner
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from cldnet.math import ridge
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
 from cldnet.nets import FeatureMap, RandomReLU, out_features
+from cldnet.nets.scale import AsTheyAre
 
 __all__ = ["Exact", "ExactConfig"]
 
@@ -94,9 +95,9 @@ class Exact(Learner):
     def __init__(self, net: nn.Module, setting: Setting, config: ExactConfig) -> None:
         super().__init__(setting)
         self.config = config
-        self._takes_scaled = not isinstance(net, FeatureMap)
         if isinstance(net, FeatureMap):
             self.features: FeatureMap = net
+            self.scale = AsTheyAre()
         else:
             width = out_features(net, setting.input_shape)
             self.features = RandomReLU((width,), seed=setting.seed, net=net)
@@ -135,10 +136,7 @@ class Exact(Learner):
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if nobody has fitted it before."""
         if not self.features.fitted:
-            self.features.fit(self._inputs(task.x), task.weight)
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        return self.scale(x) if self._takes_scaled else x
+            self.features.fit(self.scale(task.x), task.weight)
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Tensor:
@@ -147,7 +145,7 @@ class Exact(Learner):
         for first in range(0, len(batch.x), BLOCK):
             part = slice(first, first + BLOCK)
             weight = None if batch.weight is None else batch.weight[part].double()
-            self._add(self.features(self._inputs(batch.x[part])), batch.y[part], weight)
+            self._add(self.features(self.scale(batch.x[part])), batch.y[part], weight)
         return self.rows.new_zeros(())
 
     def _add(self, h: Tensor, y: Tensor, weight: Tensor | None) -> None:
@@ -176,14 +174,9 @@ class Exact(Learner):
             self._solution = solution
         return solution
 
-    @torch.no_grad()
-    def logits(self, x: Tensor) -> Tensor:
-        """Scores over the classes seen: the predicted vector along each class vector."""
-        return self.score(x)
-
     def score(self, x: Tensor) -> Tensor:
-        """Map inputs to features and multiply by the solution."""
-        h = self.features(self._inputs(x))
+        """Scores of the classes seen: the predicted vector along each class vector."""
+        h = self.features(x)
         scores: Tensor = h.to(self.setting.dtype) @ self.solution.to(self.setting.dtype)
         return scores
 

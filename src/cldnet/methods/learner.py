@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cldnet.device import generator
-from cldnet.nets.scale import InputScale
+from cldnet.nets.scale import AsTheyAre, InputScale
 
 __all__ = ["Batch", "Learner", "Setting", "TaskData", "Traits"]
 
@@ -145,7 +145,7 @@ class Learner(nn.Module, ABC):
     def __init__(self, setting: Setting) -> None:
         super().__init__()
         self.setting = setting
-        self.scale = InputScale(setting.input_shape, setting.dtype)
+        self.scale: InputScale | AsTheyAre = InputScale(setting.input_shape, setting.dtype)
         self.generator = generator(setting.seed)
         self.register_buffer("counters", torch.zeros(2, dtype=torch.int64))
 

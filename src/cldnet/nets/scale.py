@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-__all__ = ["InputScale"]
+__all__ = ["AsTheyAre", "InputScale"]
 
 
 class InputScale(nn.Module):
@@ -66,3 +66,22 @@ class InputScale(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Scale inputs of any number type."""
         return ((x - self.mean) / self.spread).to(self.dtype)
+
+
+class AsTheyAre(nn.Module):
+    """No scaling, for nets that do their own.
+
+    Examples
+    --------
+    >>> AsTheyAre()(torch.tensor([3]))
+    tensor([3])
+    """
+
+    fitted = True
+
+    def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
+        """Take nothing from the inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the inputs."""
+        return x
