@@ -18,7 +18,7 @@ lint: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,tables,plots,dev]"
 	touch $@
 
 clean:
