@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,6 +31,7 @@ class Part:
 
     Examples
     --------
+    >>> import torch
     >>> part = Part(torch.zeros(2, 3, dtype=torch.uint8), np.array(["a", "b"]))
     >>> len(part), part.digest[:8]
     (2, '2ef5dccc')
@@ -54,9 +54,9 @@ class Part:
         if self.known_digest is not None:
             return self.known_digest
         found = hashlib.sha256(repr((tuple(self.x.shape), str(self.x.dtype), self.y.tolist())).encode())
-        values = memoryview(self.x.contiguous().numpy().reshape(-1).view(np.uint8))
+        values = self.x.contiguous().numpy().reshape(-1).view(np.uint8)
         for first in range(0, len(values), _CHUNK):
-            found.update(values[first : first + _CHUNK])
+            found.update(values[first : first + _CHUNK].data)
         object.__setattr__(self, "known_digest", found.hexdigest())
         return found.hexdigest()
 
@@ -67,6 +67,7 @@ class Dataset:
 
     Examples
     --------
+    >>> import torch
     >>> Dataset("toy", Part(torch.zeros(2, 3), np.array([4, 7]))).digest
     '6b53ed563a4b464b'
     """

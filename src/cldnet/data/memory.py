@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["MEMORY_SHARE", "gather", "memory_limit", "open_array"]
+__all__ = ["MEMORY_SHARE", "gather", "make_room", "memory_limit", "open_array"]
 
 #: Share of the machine's memory that one array may take before it is mapped from a file instead.
 MEMORY_SHARE = 0.25
@@ -32,8 +35,24 @@ def memory_limit() -> int:
     return int(share * _memory())
 
 
+def make_room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Make an array to be filled: in memory, or in a file that is gone with it where it would be too large.
+
+    Examples
+    --------
+    >>> make_room((2, 28, 28), np.dtype(np.uint8)).shape
+    (2, 28, 28)
+    """
+    size = dtype.itemsize * math.prod(shape)
+    if size <= memory_limit():
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile(prefix="cldnet-") as file:  # unlinked at once where the system can
+        file.truncate(size)
+        return np.memmap(file, dtype, mode="r+", shape=shape)
+
+
 def gather(x: Tensor, index: Tensor) -> Tensor:
-    """Copy rows of a tensor: into memory, or into a file that is gone with the tensor when they are too large for it.
+    """Copy rows of a tensor, in blocks: what is copied may be mapped from a file, and so may the copy.
 
     Examples
     --------
@@ -41,17 +60,10 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
     tensor([[4, 5],
             [0, 1]])
     """
-    row = x[:1].numel() * x.element_size()
-    if row * len(index) <= memory_limit():
-        return x[index]
-    with tempfile.TemporaryFile(prefix="cldnet-") as file:  # unlinked at once where the system can
-        file.truncate(row * len(index))
-        size = (len(index), *x.shape[1:])
-        mapped = np.memmap(file, dtype=x[:0].numpy().dtype, mode="r+", shape=size)
-    rows = torch.from_numpy(mapped)
-    step = max(1, _BLOCK // row)
+    rows = torch.from_numpy(make_room((len(index), *x.shape[1:]), x[:0].numpy().dtype))
+    step = max(1, _BLOCK // max(1, x[:1].nbytes))
     for first in range(0, len(index), step):
-        rows[first : first + step] = x[index[first : first + step]]
+        rows[first : first + step] = x.index_select(0, index[first : first + step])
     return rows
 
 
@@ -60,7 +72,7 @@ def open_array(path: Path, offset: int, dtype: np.dtype[np.generic], shape: tupl
 
     What is mapped can be written to without a change to the file.
     """
-    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    size = dtype.itemsize * math.prod(shape)
     if size <= memory_limit():
         with path.open("rb") as file:
             file.seek(offset)
