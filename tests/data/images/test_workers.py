@@ -1,0 +1,112 @@
+"""Worker processes: the same rows whatever their number, and none left over."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from cldnet.data.dataset import Dataset
+from cldnet.data.images import workers
+from cldnet.data.images.reader import read_images
+from cldnet.data.images.workers import FEW, Target, decode_into, usable_cpus
+
+COUNT = FEW + 20
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for label in ("a", "b"):
+        (folder / label).mkdir()
+    for i in range(COUNT):
+        Image.new("RGB", (12, 10), (i, 50, 100)).save(folder / "ab"[i % 2] / f"{i}.png")
+    (folder / "b" / "bad.png").touch()
+    return folder
+
+
+def read(photos: Path, cache: Path, **options: Any) -> Dataset:
+    return read_images(photos, **{"size": 8, "cache": cache, "on_bad": "skip", "workers": 2, **options})
+
+
+def test_two_workers_give_the_same_rows_as_one(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[tuple[int, int]] = []
+    several = read(photos, tmp_path / "several", on_progress=lambda *numbers: seen.append(numbers))
+    one = read(photos, tmp_path / "one", workers=1)
+    assert several.digest == one.digest
+    assert seen == [(i, COUNT + 1) for i in range(1, COUNT + 2)]
+    assert caplog.text.count("'b/bad.png' (an empty file)") == 2
+    assert multiprocessing.active_children() == []
+
+
+def test_an_interrupt_ends_the_workers_and_leaves_nothing_that_would_be_used(photos: Path, tmp_path: Path) -> None:
+    def interrupt(done: int, _: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read(photos, tmp_path, on_progress=interrupt)
+    assert multiprocessing.active_children() == []
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+    assert len(read(photos, tmp_path, workers=1).train) == COUNT
+
+
+def test_a_worker_that_dies_is_answered_with_what_to_do(photos: Path, tmp_path: Path) -> None:
+    def kill(done: int, _: int) -> None:
+        if done == 1:
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid or 0, signal.SIGKILL)
+
+    with pytest.raises(
+        ChildProcessError, match=r"The process that decoded '.*png' ended \(exit code -9\), .*fewer workers"
+    ):
+        read(photos, tmp_path, on_progress=kill)
+    assert multiprocessing.active_children() == []
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_a_script_needs_no_guard_and_is_not_run_again_by_the_workers(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "pixels").touch()
+    (tmp_path / "script.py").write_text(
+        "print('begun')\nimport sys\nfrom cldnet.data.images.workers import Target, decode_into\n"
+        "jobs = list(decode_into(Target(sys.argv[1], 4, 4), [sys.argv[2]] * 100, 2))\nprint(len(jobs), __name__)\n"
+    )
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "pixels"), str(photos / "a" / "0.png")]
+    assert subprocess.check_output(command, text=True).split() == ["begun", "100", "__main__"]
+    assert (tmp_path / "pixels").stat().st_size == 100 * 3 * 4 * 4
+
+
+def test_workers_import_neither_torch_nor_scikit_learn() -> None:
+    code = "import sys, cldnet.data.images.workers; print({'torch', 'sklearn', 'scipy'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+
+
+@pytest.mark.parametrize(("count", "jobs", "daemon"), [(8, FEW, False), (1, FEW + 1, False), (8, FEW + 1, True)])
+def test_few_images_one_worker_and_daemons_start_no_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, jobs: int, daemon: bool
+) -> None:
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=daemon))
+    monkeypatch.delattr(workers, "_in_workers")
+    (tmp_path / "pixels").touch()
+    done = list(decode_into(Target(str(tmp_path / "pixels"), 4, 4), ["nowhere.jpg"] * jobs, count))
+    assert [row for row, _ in done] == list(range(jobs))
+
+
+def test_a_row_that_cannot_be_written_is_reported(photos: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "1.png")
+    ((row, reply),) = decode_into(Target("/dev/full", 4, 4), [str(tmp_path / "1.png")], 1)
+    assert row == 0
+    assert isinstance(reply, OSError)
+    assert reply.strerror == "No space left on device"
+
+
+def test_the_number_of_processors_is_what_this_process_may_use() -> None:
+    assert 1 <= usable_cpus() <= (os.cpu_count() or 1)
