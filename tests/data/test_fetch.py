@@ -1,0 +1,228 @@
+"""Known data sets, made small, are downloaded, unpacked and checked before they come into their place."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import logging
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cldnet.data.catalog import KNOWN_SETS
+from cldnet.data.fetch import get_set
+from cldnet.data.find import examine
+from cldnet.data.known import Download
+
+
+def md5(content: bytes) -> str:
+    return f"md5:{hashlib.md5(content).hexdigest()}"
+
+
+def idx(*shape: int) -> bytes:
+    content = bytes(i % 10 for i in range(shape[0] * (16 if len(shape) > 1 else 1)))
+    return gzip.compress(struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape) + content, mtime=0)
+
+
+IDX = {
+    "train-images-idx3-ubyte.gz": idx(20, 4, 4),
+    "train-labels-idx1-ubyte.gz": idx(20),
+    "t10k-images-idx3-ubyte.gz": idx(10, 4, 4),
+    "t10k-labels-idx1-ubyte.gz": idx(10),
+}
+CIFAR = {
+    f"cifar-10-batches-bin/{name}.bin": b"".join(bytes([label]) * 3073 for label in range(10))
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+}
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def offer(server: Any, monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes], digest: str | None) -> None:
+    """Let the server have small files in the place of a known set's."""
+    server.files = {f"/{file}": content for file, content in files.items()}
+    downloads = tuple(Download(f"{server.url}/{file}", md5(body), len(body)) for file, body in files.items())
+    monkeypatch.setitem(KNOWN_SETS, name, replace(KNOWN_SETS[name], downloads=downloads, digest=digest))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def mnist(server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, content in IDX.items():
+        (folder / name).write_bytes(content)
+    offer(server, monkeypatch, "mnist", IDX, examine(KNOWN_SETS["mnist"], folder).digest)
+    return server
+
+
+@pytest.fixture
+def cifar(server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    folder = tmp_path / "model" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name, content in CIFAR.items():
+        (folder.parent / name).write_bytes(content)
+    digest = examine(KNOWN_SETS["cifar-10"], folder).digest
+    offer(server, monkeypatch, "cifar-10", {"cifar-10-binary.tar.gz": archive(CIFAR)}, digest)
+    return server
+
+
+get = partial(get_set, timeout=0.3, pause=0, retries=1)
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_set_of_several_files_is_got_and_then_left_alone(mnist: Any, tmp_path: Path) -> None:
+    mnist.plans = {"/t10k-images-idx3-ubyte.gz": ["honest 20", "corrupt"]}
+    told: list[tuple[str, int, int | None]] = []
+    dest = tmp_path / "dest"
+    assert get("mnist", dest, on_progress=lambda *now: told.append(now)) == dest / "mnist"
+    assert listing(dest) == sorted(f"mnist/{name}" for name in IDX)
+    assert examine(KNOWN_SETS["mnist"], dest / "mnist").state == "whole"
+    assert {label for label, _, _ in told} == {*IDX, "checking mnist"}
+    assert all((name, len(content), len(content)) in told for name, content in IDX.items())
+    asked = len(mnist.asked)
+    assert get("mnist", dest) == dest / "mnist"
+    assert len(mnist.asked) == asked
+
+
+def test_a_packed_set_is_got_and_unpacked(cifar: Any, tmp_path: Path) -> None:
+    dest = tmp_path / "dest"
+    assert get("cifar-10", dest) == dest / "cifar-10-batches-bin"
+    assert listing(dest) == sorted(CIFAR)
+    assert [path.name for path in dest.iterdir()] == ["cifar-10-batches-bin"]
+
+
+def test_another_place_can_be_asked_for_the_same_files(cifar: Any, tmp_path: Path) -> None:
+    cifar.files = {f"/inside{path}": content for path, content in cifar.files.items()}
+    get("cifar-10", tmp_path / "dest", base_url=f"{cifar.url}/inside/")
+    assert [path for path, _ in cifar.asked] == ["/inside/cifar-10-binary.tar.gz"]
+
+
+def test_an_archive_that_was_copied_by_hand_is_used_and_kept(cifar: Any, tmp_path: Path) -> None:
+    dest = tmp_path / "dest"
+    dest.mkdir()
+    (dest / "cifar-10-binary.tar.gz").write_bytes(archive(CIFAR))
+    get("cifar-10", dest)
+    assert cifar.asked == []
+    assert listing(dest) == sorted([*CIFAR, "cifar-10-binary.tar.gz"])
+
+
+def test_only_the_missing_file_is_downloaded_and_the_damaged_folder_is_kept_aside(
+    mnist: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "dest" / "mnist"
+    folder.mkdir(parents=True)
+    for name in list(IDX)[1:]:
+        (folder / name).write_bytes(IDX[name])
+    (folder / "notes.txt").write_text("mine")
+    with caplog.at_level(logging.WARNING, logger="cldnet"):
+        get("mnist", folder.parent)
+    assert [path for path, _ in mnist.asked] == ["/train-images-idx3-ubyte.gz"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(IDX)
+    (aside,) = folder.parent.glob("mnist.damaged-*")
+    assert (aside / "notes.txt").read_text() == "mine"
+    assert str(aside) in caplog.text
+
+
+def test_an_interrupted_set_goes_on_next_time(cifar: Any, tmp_path: Path) -> None:
+    cifar.plan = ["honest 100"] * 2
+    with pytest.raises(ConnectionError, match="ended after 100"):
+        get("cifar-10", tmp_path / "dest")
+    assert not (tmp_path / "dest" / "cifar-10-batches-bin").exists()
+    (tmp_path / "dest" / ".cifar-10.download" / "unpacked").mkdir()  # as a killed call may leave it
+    get("cifar-10", tmp_path / "dest")
+    assert cifar.asked[-1][1]["Range"] == "bytes=100-"
+    assert listing(tmp_path / "dest") == sorted(CIFAR)
+
+
+def test_other_data_are_not_overwritten(mnist: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "dest" / "mnist"
+    folder.mkdir(parents=True)
+    (folder / "drawing.png").write_bytes(b"png")
+    with pytest.raises(FileExistsError, match=r"mnist holds other data than mnist. Move it away"):
+        get("mnist", folder.parent)
+    for name, content in {**IDX, "train-labels-idx1-ubyte.gz": idx(21)}.items():
+        (folder / name).write_bytes(idx(21, 4, 4) if name.startswith("train-i") else content)
+    with pytest.raises(FileExistsError, match="holds other data than mnist"):
+        get("mnist", folder.parent)
+    assert mnist.asked == []
+    assert (folder / "drawing.png").exists()
+
+
+def test_a_set_that_does_not_read_as_it_should_does_not_come_into_its_place(
+    server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    offer(server, monkeypatch, "mnist", IDX, "0123456789abcdef")
+    with pytest.raises(ValueError, match="What was downloaded for mnist is other data"):
+        get("mnist", tmp_path / "dest")
+    offer(server, monkeypatch, "cifar-10", {"cifar-10-binary.tar.gz": archive({"readme": b"moved"})}, None)
+    with pytest.raises(ValueError, match=r"downloaded for cifar-10 is damaged: data_batch_1.bin, .* are missing"):
+        get("cifar-10", tmp_path / "dest")
+    evil = archive({**CIFAR, "../../../evil": b"evil"})
+    offer(server, monkeypatch, "cifar-10", {"cifar-10-binary.tar.gz": evil}, None)
+    with pytest.raises(ValueError, match="would lie outside of the folder"):
+        get("cifar-10", tmp_path / "dest")
+    assert [path.name for path in (tmp_path / "dest").iterdir() if not path.name.startswith(".")] == []
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_photos_are_counted(server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = {f"imagenet-r/n0000000{c}/{i}.jpg": b"jpg" for c in range(2) for i in range(50)}
+    offer(server, monkeypatch, "imagenet-r", {"imagenet-r.tar": archive(files)}, None)
+    with pytest.raises(
+        ValueError, match=r"has 80 \+ 20 images in 2 classes, and the whole set has 24,000 \+ 6,000 in 200"
+    ):
+        get("imagenet-r", tmp_path / "dest")
+    small = replace(KNOWN_SETS["imagenet-r"], train=80, test=20, classes=2)
+    monkeypatch.setitem(KNOWN_SETS, "imagenet-r", small)  # type: ignore[arg-type]
+    assert get("imagenet-r", tmp_path / "dest") == tmp_path / "dest" / "imagenet-r"
+
+
+@pytest.mark.parametrize(
+    ("name", "unpacking"),
+    [
+        ("mnist", "mnist; they need not be unpacked"),
+        ("fashion-mnist", "apt install dataset-fashion-mnist"),
+        ("cifar-10", "unpack it there: tar -xzf cifar-10-binary.tar.gz"),
+        ("cifar-100", "unpack it there: tar -xzf cifar-100-binary.tar.gz"),
+        ("imagenet-r", "unpack it there: tar -xf imagenet-r.tar"),
+        ("tiny-imagenet", "unpack it there: unzip tiny-imagenet-200.zip"),
+        ("cub-200", "unpack it there: tar -xzf CUB_200_2011.tgz"),
+    ],
+)
+def test_without_a_network_a_user_is_told_what_to_do_by_hand(
+    nowhere: str, tmp_path: Path, name: str, unpacking: str
+) -> None:
+    with pytest.raises(OSError, match="cannot be reached") as error:
+        get(name, tmp_path / "dest", base_url=nowhere)
+    text = str(error.value)
+    for file in KNOWN_SETS[name].downloads:
+        assert file.url in text
+        assert file.checksum.replace(":", " ") in text
+    assert unpacking in text
+    assert f"cldnet data list --data {tmp_path / 'dest'}" in text
+    assert not [path for path in (tmp_path / "dest").rglob("*") if path.is_file()]
+
+
+def test_fetching_is_light_until_something_is_read() -> None:
+    code = "import sys, cldnet.data.fetch; print([name for name in ('torch', 'numpy', 'PIL') if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, env={**os.environ}).strip() == "[]"
