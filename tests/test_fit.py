@@ -94,6 +94,64 @@ def test_the_order_is_another_in_every_epoch_and_the_same_for_the_same_seed() ->
     assert orders == [batch.x[:, 0].tolist() for batch in second.batches]
 
 
+def shifted(x: Tensor, source: torch.Generator) -> Tensor:
+    """An augmentation that can be told from the inputs: whole numbers plus a draw of (0, 1)."""
+    return x + torch.rand(len(x), 1, generator=source).clamp(0.01, 0.99)
+
+
+@pytest.mark.parametrize(("kind", "epochs"), [(Notes, 3), (Once, 1)])
+def test_every_batch_is_augmented_afresh_by_the_learners_own_generator(kind: type[Notes], epochs: int) -> None:
+    learners, data = [kind() for _ in range(2)], task(7)
+    for learner in learners:
+        before = torch.get_rng_state()
+        fit_task(learner, data, epochs=3, batch_size=4, augment=shifted)
+        assert torch.equal(torch.get_rng_state(), before)
+    first, second = (torch.cat([batch.x for batch in learner.batches]) for learner in learners)
+    assert torch.equal(first, second)
+    assert len(first) == 7 * epochs
+    assert torch.equal(first.floor()[:, 0].sort().values, data.x[:, 0].repeat(epochs).sort().values)
+    assert len((first - first.floor())[:, 0].unique()) == len(first), "a draw of its own for every row of every epoch"
+    assert torch.equal(data.x, task(7).x)
+
+
+def test_a_batch_knows_its_inputs_before_they_were_augmented() -> None:
+    learner = Notes()
+    fit_task(learner, task(9, weight=True), epochs=1, batch_size=4, augment=shifted)
+    for batch in learner.batches:
+        assert torch.equal(batch.plain, batch.x.floor())
+        kept = batch.without_zeros()
+        assert torch.equal(kept.plain, kept.x.floor())
+    assert sum(len(batch.without_zeros().x) for batch in learner.batches) == 8
+
+
+def test_without_augmentation_nothing_more_is_drawn_or_kept() -> None:
+    learner, other = Notes(), Notes()
+    fit_task(learner, task(9), epochs=2, batch_size=4)
+    fit_task(other, task(9), epochs=2, batch_size=4, augment=lambda x, source: x)
+    assert torch.equal(learner.generator.get_state(), other.generator.get_state())
+    assert all(batch.original is None and batch.plain is batch.x for batch in learner.batches)
+
+
+def test_a_tasks_beginning_and_end_see_the_examples_as_they_are() -> None:
+    learner, data = Notes(), task(6)
+    fit_task(learner, data, epochs=1, batch_size=3, augment=lambda x, source: 100 * x)
+    assert float(learner.scale.mean[0]) == float(data.x[:, 0].mean())
+
+
+def test_stored_examples_join_a_batch_augmented_as_it_was_with_weight_one() -> None:
+    batch = Batch(torch.zeros(2, 3), torch.tensor([0, 1]), torch.tensor([2.0, 0.0]), 0, 1, 0)
+    stored = (torch.full((1, 3), 5, dtype=torch.uint8), torch.tensor([4]))
+    source = torch.Generator().manual_seed(0)
+    joined = batch.joined(*stored, source)
+    assert joined.x.tolist() == joined.plain.tolist() == [[0.0] * 3, [0.0] * 3, [5.0] * 3]
+    joined = batch.augmented(lambda x, source: x + 1, source).joined(*stored, source).without_zeros()
+    assert joined.x.tolist() == [[1.0] * 3, [6.0] * 3]
+    assert joined.plain.tolist() == [[0.0] * 3, [5.0] * 3]
+    assert joined.y.tolist() == [0, 4]
+    assert joined.weight is not None
+    assert joined.weight.tolist() == [2.0, 1.0]
+
+
 def test_learning_draws_from_no_global_generator_and_a_module_that_does_is_isolated() -> None:
     class Dropping(Notes):
         def observe(self, batch: Batch) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cldnet.device import isolated_rng
+from cldnet.methods.batch import Augmentation
 from cldnet.methods.learner import Learner, TaskData
 from cldnet.nets import may_draw
 
@@ -43,6 +44,7 @@ def fit_task(
     epochs: int,
     batch_size: int,
     on_step: Callable[[Progress], None] | None = None,
+    augment: Augmentation | None = None,
 ) -> TaskReport:
     """Teach a learner one task: begin it, observe its batches in a fresh random order each epoch, end it.
 
@@ -56,6 +58,9 @@ def fit_task(
         Passes over the data (one for a learner that wants one) and examples a step (more for a learner that wants more).
     on_step : callable, optional
         Told the progress after every step.
+    augment : callable, optional
+        Given a batch's inputs and the learner's own generator, it returns the inputs to observe, such as a
+        `cldnet.data.augment.Augment`. What happens at the task's beginning and end sees the examples as they are.
 
     Examples
     --------
@@ -79,7 +84,8 @@ def fit_task(
             order = torch.randperm(len(data), generator=learner.generator).to(data.x.device)
             total: Tensor | float = 0.0
             batches = 0
-            for batch in data.epoch(order, batch_size, epoch, epochs):
+            for plain in data.epoch(order, batch_size, epoch, epochs):
+                batch = plain if augment is None else plain.augmented(augment, learner.generator)
                 total = total + learner.observe(batch)
                 batches += 1
                 if on_step is not None:

@@ -134,6 +134,65 @@ def test_a_replay_step_is_a_step_on_both_batches_together():
         torch.testing.assert_close(after, before - 0.05 * g, rtol=1e-4, atol=1e-6)
 
 
+def marked(x, source):
+    """Whole numbers become those plus a draw of (0, 1)."""
+    return x + torch.rand(len(x), 1, generator=source).clamp(0.01, 0.99).to(x)
+
+
+def test_the_memory_holds_plain_inputs_and_replays_them_augmented_afresh():
+    seen = []
+
+    class Watching(nn.Linear):
+        def forward(self, x):
+            seen.append(x)
+            return super().forward(x)
+
+    tasks = [TaskData((10 * blobs(classes).x).round(), blobs(classes).y) for classes in ([0, 1], [2, 3])]
+    setting = Setting((6,), 8, seed=0, scaling=((0.0,) * 6, (1.0,) * 6))
+    learner = build_learner("er", setting, {"memory": 20, "replay": 9}, Watching(6, 5))
+    for task in tasks:
+        fit_task(learner, task, epochs=2, batch_size=16, augment=marked)
+    rows = {tuple(row) for task in tasks for row in task.x.tolist()}
+    assert {tuple(row) for row in learner.reservoir.x.tolist()} <= rows
+    steps = [x for x in seen if len(x) > 16]
+    assert len(steps) > 10
+    for x in steps:
+        assert {tuple(row) for row in x.floor().tolist()} <= rows
+        assert ((x - x.floor())[:, 0] > 0.005).all(), "a row was learned as it is"
+    drawn = torch.cat([(x - x.floor())[-9:, 0] for x in steps])
+    assert len(drawn.unique()) > 0.95 * len(drawn), "replayed rows were augmented once and for all"
+
+
+def test_replay_is_the_same_with_an_augmentation_that_changes_nothing_and_draws_nothing():
+    learners = [make("er", memory=20), make("er", memory=20)]
+    for learner, augment in zip(learners, (None, lambda x, source: x), strict=True):
+        for classes in ([0, 1], [2, 3]):
+            fit_task(learner, blobs(classes), epochs=2, batch_size=16, augment=augment)
+    assert_same(*learners)
+
+
+@pytest.mark.parametrize("method", ["er", "joint"])
+def test_resumed_is_uninterrupted_with_augmentation_too(method):
+    straight, resumed = make(method), make(method)
+    for classes in ([0, 1], [2, 3]):
+        for learner in (straight, resumed):
+            fit_task(learner, blobs(classes), epochs=2, batch_size=16, augment=marked)
+        state, resumed = copy.deepcopy(resumed.state_dict()), make(method)
+        resumed.load_state(state)
+    assert_same(straight, resumed)
+
+
+def test_joint_training_keeps_plain_inputs():
+    learner, task = make("joint"), blobs([0, 1])
+    fit_task(learner, task, epochs=1, batch_size=16, augment=marked)
+    assert torch.equal(learner.memory_x, task.x)
+
+
+def assert_same(first, second):
+    for (name, a), b in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
 def test_replay_forgets_less_than_fine_tuning():
     first = blobs([0, 1])
     known = {}

@@ -48,17 +48,16 @@ class ER(GradientLearner):
             self.reservoir = Reservoir(self.config.memory, task.x)
 
     def observe(self, batch: Batch) -> Tensor:
-        """Step on the batch together with a replayed one, then offer the batch to the memory."""
+        """Step on the batch together with a replayed one, then offer the batch to the memory.
+
+        The memory holds inputs as they were before augmentation; what is replayed is augmented afresh.
+        """
         joined = batch
         if len(self.reservoir):
-            x, y = self.reservoir.sample(self.config.replay, self.generator)
-            weight = None
-            if batch.weight is not None:
-                weight = torch.cat([batch.weight, batch.weight.new_ones(len(x))])
-            joined = batch._replace(x=torch.cat([batch.x, x.to(batch.x)]), y=torch.cat([batch.y, y]), weight=weight)
+            joined = batch.joined(*self.reservoir.sample(self.config.replay, self.generator), self.generator)
         loss = super().observe(joined)
         if batch.epoch == 0:  # later epochs would offer the same examples again
-            self.reservoir.add(batch.x, batch.y, self.generator)
+            self.reservoir.add(batch.plain, batch.y, self.generator)
         return loss
 
     def resize_for(self, state: Mapping[str, Tensor]) -> None:

@@ -7,14 +7,15 @@ learner keeps between tasks is a parameter or a buffer, so `state_dict` is all o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from cldnet.device import generator
+from cldnet.methods.batch import Batch, TaskData
 from cldnet.nets.scale import AsTheyAre, InputScale
 
 __all__ = ["Batch", "Learner", "Setting", "TaskData", "Traits"]
@@ -44,77 +45,17 @@ class Traits:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a learner is made for: the shape of one input, the room for classes, its seed and its precision."""
+    """What a learner is made for: the shape of one input, the room for classes, its seed and its precision.
+
+    ``scaling`` has mean and spread of the inputs, in their own units, one of each a channel (a feature for vectors); without
+    it they come from the first task's training data. A map that does its own scaling, as that of ``exact``, takes no notice.
+    """
 
     input_shape: tuple[int, ...]
     capacity: int
     seed: int
     dtype: torch.dtype = torch.float32
-
-
-class Batch(NamedTuple):
-    """One step's examples: inputs, class rows, weights (or none), and the step's place among the task's steps and epochs."""
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor | None
-    step: int
-    steps: int
-    epoch: int
-
-    def without_zeros(self) -> Batch:
-        """Leave out the rows of weight zero: what is not to be learned should not reach a projector or a kernel either."""
-        if self.weight is None or bool((self.weight > 0).all()):
-            return self
-        kept = self.weight > 0
-        return self._replace(x=self.x[kept], y=self.y[kept], weight=self.weight[kept])
-
-    @property
-    def progress(self) -> float:
-        """How far the task has come, from 0 at its first step to 1 at its last."""
-        return self.step / max(self.steps - 1, 1)
-
-
-@dataclass(frozen=True)
-class TaskData:
-    """One task's examples, resident as tensors.
-
-    Examples
-    --------
-    >>> task = TaskData(torch.zeros(5, 3), torch.tensor([4, 4, 2, 2, 2]))
-    >>> task.rows, [len(batch.x) for batch in task.batches(3)]
-    (tensor([2, 4]), [3, 2])
-    """
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @property
-    def rows(self) -> Tensor:
-        """The class rows of this task, sorted."""
-        rows: Tensor = self.y.unique()
-        return rows
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Yield all examples in their order."""
-        yield from self.epoch(torch.arange(len(self), device=self.x.device), size, 0, 1)
-
-    def epoch(self, order: Tensor, size: int, epoch: int, epochs: int) -> Iterator[Batch]:
-        """Yield the examples in a given order, counted as one of several epochs.
-
-        A single row that is left over joins the batch before it: a batch of one has no variance and no dependence.
-        """
-        parts = list(order.split(size))
-        if len(parts) > 1 and size > 1 and len(parts[-1]) == 1:
-            parts[-2:] = [torch.cat(parts[-2:])]
-        for number, index in enumerate(parts):
-            weight = None if self.weight is None else self.weight[index]
-            step = epoch * len(parts) + number
-            yield Batch(self.x[index], self.y[index], weight, step, epochs * len(parts), epoch)
+    scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
 class Learner(nn.Module, ABC):
@@ -145,7 +86,10 @@ class Learner(nn.Module, ABC):
     def __init__(self, setting: Setting) -> None:
         super().__init__()
         self.setting = setting
-        self.scale: InputScale | AsTheyAre = InputScale(setting.input_shape, setting.dtype)
+        scale = InputScale(setting.input_shape, setting.dtype)
+        if setting.scaling is not None:
+            scale.set(*setting.scaling)
+        self.scale: InputScale | AsTheyAre = scale
         self.generator = generator(setting.seed)
         self.register_buffer("counters", torch.zeros(2, dtype=torch.int64))
 
@@ -187,7 +131,7 @@ class Learner(nn.Module, ABC):
         return 0
 
     def begin_task(self, task: TaskData) -> None:
-        """Prepare for a task. The first one fixes the scaling of inputs."""
+        """Prepare for a task. The first one fixes the scaling of inputs, unless the setting did."""
         if not self.scale.fitted:
             self.scale.fit(task.x, task.weight)
         self.counters[1] = max(self.seen, int(task.y.max()) + 1)

@@ -1,13 +1,18 @@
-"""Input scaling, fitted once on the first task's training data and fixed from then on."""
+"""Input scaling: fitted once on the first task's training data, or by given constants, and fixed from then on."""
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Sequence
+from math import isfinite, prod
 
 import torch
 from torch import Tensor, nn
 
 __all__ = ["AsTheyAre", "InputScale"]
+
+#: Numbers that are in float64 at a time, when inputs are scaled and when the scale is fitted.
+_SCALED_AT_ONCE = 1 << 19
+_FITTED_AT_ONCE = 1 << 24
 
 
 class InputScale(nn.Module):
@@ -29,6 +34,10 @@ class InputScale(nn.Module):
     >>> scale.fit(torch.tensor([[0.0, 5.0], [2.0, 5.0]]))
     >>> scale(torch.tensor([[3.0, 6.0]]))
     tensor([[2., 1.]])
+    >>> grey = InputScale((28, 28))
+    >>> grey.set(mean=[33.25], spread=[78.5])
+    >>> grey(torch.full((1, 28, 28), 190.25))[0, 0, 0]
+    tensor(2.)
     """
 
     mean: Tensor
@@ -49,12 +58,12 @@ class InputScale(nn.Module):
         rows = x.new_ones(len(x), dtype=torch.float64) if weight is None else weight.double()
         share = (rows / (rows.sum() * prod(x.shape[d] for d in dims[1:]))).reshape(-1, *[1] * (x.ndim - 1))
         # In blocks: all of the data in float64 could be eight times its size.
-        blocks = [slice(first, first + 4096) for first in range(0, len(x), 4096)]
+        size = min(4096, _rows(x, _FITTED_AT_ONCE))
         mean, variance = torch.zeros_like(self.mean), torch.zeros_like(self.mean)
-        for block in blocks:
-            mean += (x[block] * share[block]).sum(dims, keepdim=True)[0]
-        for block in blocks:
-            variance += ((x[block] - mean).square() * share[block]).sum(dims, keepdim=True)[0]
+        for block, part in zip(x.split(size), share.split(size), strict=True):
+            mean += _float64(block).mul_(part).sum(dims, keepdim=True)[0]
+        for block, part in zip(x.split(size), share.split(size), strict=True):
+            variance += _float64(block).sub_(mean).square_().mul_(part).sum(dims, keepdim=True)[0]
         deviation = variance.sqrt()
         varies = deviation > 1e-6 * mean.abs()
         common = deviation[varies].square().mean().sqrt() if varies.any() else deviation.new_ones(())
@@ -63,9 +72,47 @@ class InputScale(nn.Module):
         self.spread.copy_(torch.where(varies, deviation, common).float())
         self.fitted.fill_(True)
 
+    def set(self, mean: Sequence[float], spread: Sequence[float]) -> None:
+        """Take mean and spread as given, in the units of the inputs (0 to 255 for bytes), instead of fitting them.
+
+        There is one of each a channel for images, one a feature for vectors.
+        """
+        for name, numbers in (("mean", mean), ("spread", spread)):
+            if len(numbers) != self.mean.numel():
+                raise ValueError(
+                    f"There are {len(numbers)} numbers in {name} for inputs that have {self.mean.numel()} "
+                    "channels or features: give one for each."
+                )
+            if not all(isfinite(number) for number in numbers):
+                raise ValueError(f"{name}={numbers!r} should be finite numbers, in the units of the inputs.")
+        if not all(number > 0 for number in spread):
+            raise ValueError(f"spread={spread!r} should be positive: inputs are divided by it.")
+        self.mean.copy_(self.mean.new_tensor(mean).reshape(self.mean.shape))
+        self.spread.copy_(self.spread.new_tensor(spread).reshape(self.spread.shape))
+        self.fitted.fill_(True)
+
     def forward(self, x: Tensor) -> Tensor:
-        """Scale inputs of any number type."""
-        return ((x - self.mean) / self.spread).to(self.dtype)
+        """Scale inputs ``(n, …)`` of any number type."""
+        size = _rows(x, _SCALED_AT_ONCE)
+        if len(x) <= size:
+            return self._scaled(x).to(self.dtype)
+        scaled = torch.empty(x.shape, dtype=self.dtype, device=x.device)
+        for first in range(0, len(x), size):
+            scaled[first : first + size] = self._scaled(x[first : first + size])
+        return scaled
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return _float64(x).sub_(self.mean).div_(self.spread)
+
+
+def _float64(x: Tensor) -> Tensor:
+    """Copy inputs, so that what comes next can be done in place: making room anew for each step takes longer than the sums."""
+    return x.to(torch.float64, copy=True)
+
+
+def _rows(x: Tensor, numbers: int) -> int:
+    """Rows of inputs that have about so many numbers, at least one."""
+    return max(1, numbers // max(1, prod(x.shape[1:])))
 
 
 class AsTheyAre(nn.Module):

@@ -1,0 +1,148 @@
+"""Scaling of inputs: quick for bytes without a bit of difference, and by constants where they are given."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cldnet.device import generator
+from cldnet.fit import fit_task
+from cldnet.methods import build_learner
+from cldnet.methods.learner import Setting, TaskData
+from cldnet.nets.scale import AsTheyAre, InputScale
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator(0))
+
+
+def formula(scale: InputScale, x: Tensor) -> Tensor:
+    return ((x.double() - scale.mean) / scale.spread).to(scale.dtype)
+
+
+# The quick way
+
+
+@pytest.mark.parametrize("shape", [(20,), (6, 5), (1, 6, 5), (3, 6, 5), (3, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_byte_is_scaled_to_the_bits_of_the_formula(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    scale = InputScale(shape, dtype)
+    scale.fit(images(50, *shape))
+    x = torch.arange(256, dtype=torch.uint8).reshape(256, *[1] * len(shape)).expand(256, *shape)
+    assert torch.equal(scale(x), formula(scale, x))
+    assert scale(x).dtype == dtype
+
+
+def test_a_batch_too_large_for_one_block_has_the_same_bits() -> None:
+    scale = InputScale((3, 32, 32))
+    x = images(400, 3, 32, 32)  # more than 2¹⁹ numbers
+    scale.fit(x)
+    assert torch.equal(scale(x), formula(scale, x))
+    assert torch.equal(scale(x), torch.cat([scale(part) for part in x.split(7)]))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float16, torch.float32, torch.float64])
+def test_inputs_of_all_types_are_left_as_they_are(dtype: torch.dtype) -> None:
+    scale = InputScale((4,), torch.float64)
+    x = images(9, 4).to(dtype)
+    before = x.clone()
+    scale.fit(x)
+    assert torch.equal(scale(x), formula(scale, x))
+    assert torch.equal(x, before)
+
+
+def test_gradients_flow_to_inputs() -> None:
+    scale = InputScale((3, 32, 32), torch.float64)
+    x = torch.rand(400, 3, 32, 32, generator=generator(0)).requires_grad_()
+    scale.fit(x.detach())
+    (gradient,) = torch.autograd.grad(scale(x).sum(), x)
+    torch.testing.assert_close(gradient, (1 / scale.spread).float().expand_as(x))
+
+
+def test_large_images_are_fitted_in_blocks_with_the_same_result() -> None:
+    x = images(40, 3, 512, 512)  # 21 rows a block
+    scale = InputScale((3, 512, 512))
+    scale.fit(x, torch.arange(40.0))
+    weighted = x.double().mean((2, 3)) * (torch.arange(40.0) / torch.arange(40.0).sum())[:, None]
+    torch.testing.assert_close(scale.mean.flatten(), weighted.sum(0), rtol=1e-6, atol=0)
+
+
+# Constants
+
+
+def test_constants_are_taken_as_they_are() -> None:
+    scale = InputScale((3, 4, 4), torch.float64)
+    scale.set((125.3, 123.0, 113.9), (63.0, 62.1, 66.7))
+    x = images(5, 3, 4, 4)
+    for channel, (mean, spread) in enumerate(((125.3, 63.0), (123.0, 62.1), (113.9, 66.7))):
+        assert torch.equal(scale(x)[:, channel], (x[:, channel].double() - mean) / spread)
+    assert bool(scale.fitted)
+
+
+@pytest.mark.parametrize(("shape", "count"), [((8, 8), 1), ((1, 8, 8), 1), ((3, 8, 8), 3), ((5,), 5)])
+def test_there_is_a_constant_for_each_channel_or_feature(shape: tuple[int, ...], count: int) -> None:
+    InputScale(shape).set([1.0] * count, [2.0] * count)
+    for mean, spread in ((count + 1, count), (count, count + 1)):
+        with pytest.raises(ValueError, match=f"There are {count + 1} numbers in .* that have {count} channels"):
+            InputScale(shape).set([1.0] * mean, [2.0] * spread)
+
+
+BAD: dict[str, tuple[Any, Any, str]] = {
+    "mean not a number": ((float("nan"), 1.0), (1.0, 1.0), r"mean=\(nan, 1.0\) should be finite"),
+    "spread infinite": ((1.0, 1.0), (1.0, float("inf")), r"spread=\(1.0, inf\) should be finite"),
+    "spread zero": ((1.0, 1.0), (1.0, 0.0), r"spread=\(1.0, 0.0\) should be positive"),
+    "spread negative": ((1.0, 1.0), (-1.0, 2.0), "should be positive: inputs are divided by it"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_constants_that_make_no_sense_are_refused_and_nothing_changes(name: str) -> None:
+    mean, spread, complaint = BAD[name]
+    scale = InputScale((2,))
+    with pytest.raises(ValueError, match=complaint):
+        scale.set(mean, spread)
+    assert not bool(scale.fitted)
+    assert scale.mean.tolist() == [0.0, 0.0]
+    assert scale.spread.tolist() == [1.0, 1.0]
+
+
+def task(first: int) -> TaskData:
+    return TaskData(images(40, 6, 6), torch.arange(40) % 2 + first)
+
+
+@pytest.mark.parametrize("method", ["finetune", "er", "cldnet", "pnn"])
+def test_a_setting_with_constants_keeps_them_through_tasks_and_files(method: str) -> None:
+    setting = Setting((6, 6), 4, seed=0, scaling=((33.3,), (78.6,)))
+    learner = build_learner(method, setting)
+    for first in (0, 2):
+        fit_task(learner, task(first), epochs=1, batch_size=16)
+    assert isinstance(learner.scale, InputScale)
+    assert (float(learner.scale.mean), float(learner.scale.spread)) == (33.3, 78.6)
+    other = build_learner(method, Setting((6, 6), 4, seed=0))
+    other.load_state(copy.deepcopy(learner.state_dict()))
+    other.eval()
+    assert torch.equal(other.logits(task(0).x), learner.logits(task(0).x))
+
+
+def test_constants_make_a_difference_to_what_is_learned() -> None:
+    learners = [build_learner("finetune", Setting((6, 6), 4, 0, scaling=s)) for s in (None, ((0.0,), (255.0,)))]
+    for learner in learners:
+        fit_task(learner, task(0), epochs=1, batch_size=16)
+    assert not torch.equal(*(learner.logits(task(0).x) for learner in learners))
+
+
+def test_a_setting_with_too_few_constants_is_refused() -> None:
+    with pytest.raises(ValueError, match="There are 1 numbers in mean for inputs that have 3"):
+        build_learner("finetune", Setting((3, 6, 6), 4, 0, scaling=((1.0,), (1.0,))))
+
+
+def test_the_map_of_the_exact_solver_takes_no_notice_of_constants() -> None:
+    plain, given = (build_learner("exact", Setting((6, 6), 4, 0, scaling=s)) for s in (None, ((1.0,), (99.0,))))
+    for learner in (plain, given):
+        fit_task(learner, task(0), epochs=1, batch_size=16)
+    assert isinstance(given.scale, AsTheyAre)
+    assert torch.equal(plain.logits(task(0).x), given.logits(task(0).x))
