@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from cldnet.checks import check_learner as check_learner
     from cldnet.classifier import CLDNetClassifier as CLDNetClassifier
     from cldnet.data.stream import Stream as Stream
+    from cldnet.data.streams import stream_by_name as stream_by_name
 
-__all__ = ["CLDNetClassifier", "Stream", "check_learner"]
+__all__ = ["CLDNetClassifier", "Stream", "check_learner", "stream_by_name"]
 
 # Read on first use: `import cldnet` stays light, scikit-learn is imported only by those who need it.
 _HOMES = {
     "CLDNetClassifier": "cldnet.classifier",
     "Stream": "cldnet.data.stream",
     "check_learner": "cldnet.checks",
+    "stream_by_name": "cldnet.data.streams",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,11 @@ from cldnet.bench.pool import Cell, run_cells
 from cldnet.bench.preset import load_presets, preset
 from cldnet.bench.run import RunSpec, accuracies, run, write_result
 from cldnet.bench.tune import RANGES, trials, tune
+from cldnet.data.dataset import Dataset, Part
+from cldnet.data.domains import domains, permutations
 from cldnet.data.streams import split_digits
+from cldnet.data.variants import blurry, online
+from cldnet.fit import fit_task
 from cldnet.methods import METHODS, build_learner
 from cldnet.methods.config import config_from_json
 from cldnet.methods.learner import Learner, Setting
@@ -41,7 +46,7 @@ class Oracle:
 def test_accuracy_is_among_all_classes_seen_and_task_il_among_the_tasks_own() -> None:
     stream = split_digits(0)
     learner: Learner = Oracle(stream.test.y)  # type: ignore[assignment]
-    class_il, task_il = accuracies(learner, stream.test, stream.tasks)
+    class_il, task_il = accuracies(learner, stream, 5)
     of_task = stream.test.y < 2
     expected = float((stream.test.y[of_task] == 1).double().mean())
     assert class_il == pytest.approx([expected, 1, 1, 1, 1])
@@ -165,3 +170,62 @@ def test_runs_that_differ_in_anything_have_files_of_their_own(tmp_path: Path) ->
 def test_a_method_can_be_named_by_its_module_and_class() -> None:
     spec = RunSpec("cldnet.methods.finetune:Finetune", epochs=1, backbone_options={"widths": (8,)})
     assert run(spec, split_digits(0)[:1])["scores"]["average_accuracy"] > 0.8
+
+
+def test_an_online_stream_is_passed_once_in_small_batches_whatever_the_preset_says() -> None:
+    stream = online(split_digits(0)[:2], 25)
+    result = run(RunSpec("finetune", epochs=7, batch_size=100), stream)
+    assert (result["config"]["epochs"], result["config"]["batch_size"]) == (1, 25)
+    assert [len(losses) for losses in result["losses"]] == [1, 1]
+    assert result["stream"]["online"] == 25
+
+
+def test_domains_are_tested_through_their_own_change() -> None:
+    digits = split_digits(0)
+    part = digits.train_part
+    half = Dataset("digits", Part(part.x[::2], part.y[::2]), Part(part.x[1::2], part.y[1::2]))
+    stream = domains(half, permutations(3, seed=1), "permuted-digits")
+    result = run(RunSpec("exact", backbone_options={"features": 400}), stream)
+    assert min(result["matrix"][2]) > 0.8
+    assert result["matrix"] == result["task_il_matrix"]  # all tasks have all classes
+    learner = build_learner("exact", Setting((8, 8), 10, 0), {}, backbone_options={"features": 400})
+    fit_task(learner, stream[0].train, epochs=1, batch_size=16)
+    first, second = accuracies(learner, stream, 2)[0]
+    assert first > 0.9
+    assert second < 0.5  # the same images in an order that was never learned
+
+
+def test_a_blurry_stream_is_tested_on_each_tasks_own_classes_among_all_seen() -> None:
+    stream = blurry(split_digits(0), 0.2)
+    result = run(RunSpec("exact", backbone_options={"features": 400}), stream)
+    assert result["stream"]["tasks"] == [list(task) for task in split_digits(0).tasks]
+    assert result["scores"]["average_accuracy"] > 0.9
+    assert min(result["matrix"][0]) > 0.7
+
+
+def test_data_that_are_mapped_from_disk_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = RunSpec("finetune", epochs=1)
+    resident = run(spec, split_digits(0)[:2])
+    monkeypatch.setenv("CLDNET_MEMORY_SHARE", "0")
+    mapped = run(spec, split_digits(0)[:2])
+    assert mapped["losses"] == resident["losses"]
+    assert mapped["matrix"] == resident["matrix"]
+
+
+def test_augmentation_and_constants_reach_the_run_and_its_file(tmp_path: Path) -> None:
+    stream = split_digits(0)[:2]
+    plain = RunSpec("finetune", epochs=1)
+    specs = [plain, replace(plain, augment="crop=1,flip"), replace(plain, normalise="8:4")]
+    results = [run(spec, stream) for spec in specs]
+    assert [result["config"]["augment"] for result in results] == [None, "crop=1,flip", None]
+    assert [result["config"]["normalise"] for result in results] == ["first-task", "first-task", "8:4"]
+    assert len({str(result["losses"]) for result in results}) == 3
+    assert len({write_result(result, tmp_path) for result in results}) == 3
+    with pytest.raises(ValueError, match="exact normalises in its own feature map"):
+        run(RunSpec("exact", normalise="8:4"), stream)
+
+
+def test_the_name_of_a_result_file_has_nothing_that_a_file_system_minds(tmp_path: Path) -> None:
+    result = run(QUICK, split_digits(0)[:1])
+    result["stream"]["name"] = "folder:my pets/2026,size=64"
+    assert write_result(result, tmp_path).name.startswith("folder-my-pets-2026,size=64_")

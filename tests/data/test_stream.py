@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from cldnet import Stream
 from cldnet.data.stream import Task
-from cldnet.data.streams import STREAMS, split_digits, stream_by_name
 
 LABELS = np.array(["ant", "bee", "cat", "dog", "eel"])
 
@@ -194,21 +193,3 @@ def test_bad_arguments_are_refused_with_a_sentence(name: str) -> None:
     arguments, complaint = BAD[name]
     with pytest.raises(ValueError, match=complaint):
         Stream.from_arrays(**{"X": X, "y": Y, **arguments})
-
-
-def test_split_digits_has_1797_images_of_ten_digits_in_five_tasks() -> None:
-    stream = split_digits(seed=3)
-    assert (len(stream), len(stream.train), len(stream.test)) == (5, 1347, 450)
-    assert stream.input_shape == (8, 8)
-    assert stream.train.x.dtype == torch.uint8
-    assert sorted(stream.class_order) == list(range(10))
-    assert all(len(task) == 2 for task in stream.tasks)
-    assert stream == stream_by_name("split-digits", seed=3)
-    assert split_digits(0).hash != stream.hash
-
-
-def test_every_named_stream_can_be_made_and_an_unknown_name_gets_a_hint() -> None:
-    for name in STREAMS:
-        assert stream_by_name(name).name == name
-    with pytest.raises(ValueError, match=r"There is no stream 'split-digit'\. Did you mean 'split-digits'"):
-        stream_by_name("split-digit")

@@ -27,12 +27,14 @@ def load_presets(stream: str) -> dict[str, Any]:
 def preset(stream: str, method: str, seed: int, threads: int | None = None) -> RunSpec:
     """Make the specification of a run from the preset of a method on a stream, or from the method's own defaults.
 
+    Options behind the stream's name change nothing: a variant takes the preset of the stream that it is made from.
+
     Examples
     --------
     >>> preset("split-digits", "finetune", seed=1).seed
     1
     """
-    presets = load_presets(stream)
+    presets = {} if ":" in stream else load_presets(stream.partition(",")[0])
     common: Mapping[str, Any] = presets.get("common", {})
     special: Mapping[str, Any] = presets.get("methods", {}).get(method, {})
     chosen = {name: value for name, value in {**common, **special}.items() if name in RunSpec.__dataclass_fields__}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cldnet.data.augment import Augment
+from cldnet.data.normalise import FIRST_TASK, constants
 from cldnet.data.stream import Stream
 from cldnet.device import threads
 from cldnet.fit import Progress, fit_task, predict_logits
@@ -23,7 +26,8 @@ from cldnet.footprint import footprint, paper_capacity
 from cldnet.math.metrics import average_accuracy, scores
 from cldnet.methods import backbone_name, build_learner
 from cldnet.methods.config import config_from_json, config_to_json
-from cldnet.methods.learner import Learner, Setting, TaskData
+from cldnet.methods.learner import Learner, Setting
+from cldnet.nets.scale import AsTheyAre
 from cldnet.store import write_atomically
 from cldnet.version import __version__
 
@@ -49,6 +53,10 @@ class RunSpec:
         A name out of `cldnet.nets.BACKBONES`, or ``"auto"``.
     backbone_options : dict
     threads : int or None
+    augment : str
+        How training images are varied, as ``"crop=4,flip"``; see `cldnet.data.augment.Augment`.
+    normalise : str
+        ``"first-task"``, or constants; see `cldnet.data.normalise`.
     """
 
     method: str
@@ -59,6 +67,8 @@ class RunSpec:
     backbone: str = "auto"
     backbone_options: Mapping[str, Any] = field(default_factory=dict)
     threads: int | None = None
+    augment: str = ""
+    normalise: str = FIRST_TASK
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
@@ -89,9 +99,14 @@ def run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None] | No
 
 def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) -> dict[str, Any]:
     begun = time.perf_counter()
-    setting = Setting(stream.input_shape, capacity=len(stream.class_order), seed=spec.seed)
+    augment = Augment.from_text(spec.augment) if spec.augment else None
+    scaling = constants(spec.normalise, stream.input_shape)
+    setting = Setting(stream.input_shape, capacity=len(stream.class_order), seed=spec.seed, scaling=scaling)
     options = config_from_json(dict(spec.options))
     learner = build_learner(spec.method, setting, options, spec.backbone, spec.backbone_options)
+    if scaling is not None and isinstance(learner.scale, AsTheyAre):
+        raise ValueError(f"{spec.method} normalises in its own feature map: leave normalise={spec.normalise!r} out.")
+    epochs, batch_size = (spec.epochs, spec.batch_size) if stream.online is None else (1, stream.online)
     matrix: list[list[float]] = []
     task_il_matrix: list[list[float]] = []
     seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
@@ -101,9 +116,9 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
         def on_step(progress: Progress, number: int = number) -> None:
             on_progress((number + progress.step / progress.steps) / len(stream))
 
-        report = fit_task(learner, task.train, epochs=spec.epochs, batch_size=spec.batch_size, on_step=on_step)
+        report = fit_task(learner, task.train, epochs=epochs, batch_size=batch_size, on_step=on_step, augment=augment)
         clock = time.perf_counter()
-        class_il, task_il = accuracies(learner, stream.test, stream.tasks[: number + 1])
+        class_il, task_il = accuracies(learner, stream, number + 1)
         seconds["train"].append(report.seconds)
         seconds["evaluate"].append(time.perf_counter() - clock)
         matrix.append(class_il)
@@ -122,13 +137,17 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
         "stream": {
             "name": stream.name,
             "hash": stream.hash,
+            "data": [stream.train_part.digest, stream.test_part.digest],
             "class_order": list(stream.class_order),
             "tasks": [list(task) for task in stream.tasks],
+            "online": stream.online,
         },
         "seed": spec.seed,
         "config": {
-            "epochs": 1 if learner.traits.one_pass else spec.epochs,
-            "batch_size": spec.batch_size,
+            "epochs": 1 if learner.traits.one_pass else epochs,
+            "batch_size": batch_size,
+            "augment": None if augment is None else str(augment),
+            "normalise": "its own" if isinstance(learner.scale, AsTheyAre) else spec.normalise,
             "backbone_options": dict(spec.backbone_options),
             "method": config_to_json(learner.config),
         },
@@ -156,23 +175,34 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
     }
 
 
-def accuracies(learner: Learner, test: TaskData, tasks: Sequence[Sequence[Any]]) -> tuple[list[float], list[float]]:
-    """Accuracy on each task's test part, among all classes seen and among the task's own, from one pooled pass.
+def accuracies(learner: Learner, stream: Stream, count: int) -> tuple[list[float], list[float]]:
+    """Accuracy on the test part of each of the first tasks, among all classes seen and among the task's own.
 
     Every image is scored on its own; nothing is computed from a batch of test images.
     """
-    seen = test.y < sum(map(len, tasks))
-    logits, y = predict_logits(learner, test.x[seen]), test.y[seen]
     class_il: list[float] = []
     task_il: list[float] = []
-    first = 0
-    for classes in tasks:
-        last = first + len(classes)
-        here = (y >= first) & (y < last)
-        class_il.append(_share(logits[here].argmax(1) == y[here]))
-        task_il.append(_share(logits[here, first:last].argmax(1) + first == y[here]))
-        first = last
+    for logits, y, classes in _scored(learner, stream, count):
+        class_il.append(_share(logits.argmax(1) == y))
+        own = stream.class_rows(classes).sort().values
+        task_il.append(_share(own[logits[:, own].argmax(1)] == y))
     return class_il, task_il
+
+
+def _scored(learner: Learner, stream: Stream, count: int) -> Iterator[tuple[Tensor, Tensor, tuple[Any, ...]]]:
+    """Scores, class rows and classes of the first tasks' test parts; in one pass unless tasks change their images."""
+    plans = stream.plans[:count]
+    if any(plan.change is not None for plan in plans):
+        for plan in plans:
+            test = stream.rows(stream.test_part, plan.test, plan.change)
+            yield predict_logits(learner, test.x), test.y, plan.classes
+        return
+    pooled = torch.cat([plan.test for plan in plans]).unique()
+    test = stream.rows(stream.test_part, pooled)
+    logits = predict_logits(learner, test.x)
+    for plan in plans:
+        here = torch.searchsorted(pooled, plan.test)
+        yield logits[here], test.y[here], plan.classes
 
 
 def _peak_rss() -> int | None:
@@ -203,7 +233,7 @@ def write_result(result: Mapping[str, Any], folder: Path) -> Path:
     """Write a result to a file named after stream, method, seed and a digest of the rest of what was run."""
     what = json.dumps([result["backbone"], result["stream"]["hash"], result["config"]], sort_keys=True)
     digest = hashlib.sha256(what.encode()).hexdigest()[:8]
-    name, method = (text.replace("/", "-").replace(":", "-") for text in (result["stream"]["name"], result["method"]))
+    name, method = (re.sub(r"[^\w.,=+-]", "-", text) for text in (result["stream"]["name"], result["method"]))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}_{method}_seed{result['seed']}_{digest}.json"
     write_atomically(path, json.dumps(result, indent=1).encode())

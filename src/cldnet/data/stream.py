@@ -1,40 +1,86 @@
-"""A stream: a value that says which classes come when, with their training and test examples."""
+"""A stream: a value that says which rows come when, with the part that each task is tested on."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cldnet.data.arrays import as_inputs, layout
-from cldnet.device import generator
+from cldnet.data.dataset import Dataset, Part
+from cldnet.data.memory import gather
+from cldnet.data.splits import order_classes, set_aside, share_out
 from cldnet.labels import as_labels
 from cldnet.methods.learner import TaskData
 
-__all__ = ["Stream", "Task"]
+__all__ = ["Plan", "Stream", "Task"]
 
 
-@dataclass(frozen=True)
-class Task:
-    """One task of a stream: the labels of its classes, its training part and its test part (with class rows)."""
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a task takes from the data.
+
+    Attributes
+    ----------
+    classes : tuple of labels
+        The classes that the task is tested on.
+    train, test : Tensor
+        Numbers of its rows in the training part and in the test part, ascending.
+    change : callable, optional
+        What is done to its inputs, training and test alike; its `repr` says all of it.
+    """
 
     classes: tuple[Any, ...]
-    train: TaskData
-    test: TaskData
+    train: Tensor
+    test: Tensor
+    change: Callable[[Tensor], Tensor] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One task of a stream. Its training part and its test part, with class rows, are gathered when they are asked for."""
+
+    stream: Stream
+    plan: Plan
+
+    @property
+    def classes(self) -> tuple[Any, ...]:
+        """The labels of the classes that the task is tested on."""
+        return self.plan.classes
+
+    @cached_property
+    def train(self) -> TaskData:
+        """The examples to learn from."""
+        return self.stream.rows(self.stream.train_part, self.plan.train, self.plan.change)
+
+    @cached_property
+    def test(self) -> TaskData:
+        """The examples to be evaluated on, and nothing else."""
+        return self.stream.rows(self.stream.test_part, self.plan.test, self.plan.change)
+
+
+@dataclass(frozen=True, eq=False)
 class Stream:
-    """Tasks of classes that nobody saw before, over arrays that stay where they are.
+    """Tasks over data that stay where they are.
 
     A stream is a value: iterate over it, index it, slice it, print it, compare its hash. Class rows are given by the order
-    of arrival. Make one with `from_arrays`.
+    of arrival. Make one with `from_arrays` or `from_dataset`; `cldnet.data.variants` makes others from it.
+
+    Attributes
+    ----------
+    name : str
+    plans : tuple of Plan
+    train_part, test_part : Part
+        The data that the plans take rows from; they may be the same.
+    online : int, optional
+        The protocol allows one pass, in batches of so many examples.
 
     Examples
     --------
@@ -45,23 +91,14 @@ class Stream:
     """
 
     name: str
-    tasks: tuple[tuple[Any, ...], ...]
-    train: TaskData
-    test: TaskData
+    plans: tuple[Plan, ...]
+    train_part: Part
+    test_part: Part
+    online: int | None = None
 
     @classmethod
     def from_arrays(
-        cls,
-        X: Any,
-        y: Any,
-        *,
-        X_test: Any = None,
-        y_test: Any = None,
-        classes_per_task: int = 2,
-        seed: int | None = 0,
-        test_size: float = 0.25,
-        split_seed: int = 0,
-        name: str = "arrays",
+        cls, X: Any, y: Any, *, X_test: Any = None, y_test: Any = None, name: str = "arrays", **split: Any
     ) -> Stream:
         """Split arrays into tasks of a few classes each.
 
@@ -70,61 +107,122 @@ class Stream:
         X, y : array-like
             Inputs and labels.
         X_test, y_test : array-like, optional
-            A test part; without one, ``test_size`` of every class is set aside by ``split_seed``.
-        classes_per_task : int
-            Classes a task; the last task takes what is left.
-        seed : int or None
-            Seed of the class order; ``None`` leaves the classes sorted.
-        test_size : float
-            Share of every class for the test part, at least one example.
-        split_seed : int
-            Seed of that split, apart from ``seed``, so that all class orders share one test part.
+            A test part.
         name : str
             Name for printing and for result files.
+        **split
+            Options of `from_dataset`.
         """
-        x, labels = layout(as_inputs(X), None), _labels(y, len(X))
-        if not isinstance(classes_per_task, int | np.integer) or classes_per_task < 1:
-            raise ValueError(f"classes_per_task={classes_per_task!r} should be a whole number of at least 1.")
+        test = None if X_test is None else Part(layout(as_inputs(X_test), None), _labels(y_test, len(X_test)))
+        return cls.from_dataset(Dataset(name, Part(layout(as_inputs(X), None), _labels(y, len(X))), test), **split)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        data: Dataset,
+        *,
+        classes_per_task: int = 2,
+        first: int | None = None,
+        split: Sequence[int] | None = None,
+        seed: int | None = 0,
+        order: Sequence[Any] | str | None = None,
+        test_size: float = 0.25,
+        split_seed: int = 0,
+        name: str | None = None,
+    ) -> Stream:
+        """Split a data set into tasks of a few classes each.
+
+        Parameters
+        ----------
+        data : Dataset
+        classes_per_task : int
+            Classes a task; the last task takes what is left.
+        first : int, optional
+            Classes of the first task, where it is larger than the others.
+        split : sequence of int, optional
+            Classes of every task, instead of ``classes_per_task`` and ``first``.
+        seed : int or None
+            Seed of the class order; ``None`` leaves the classes sorted.
+        order : sequence of labels or "numpy:SEED", optional
+            The class order itself, instead of ``seed``; see `cldnet.data.splits.order_classes`.
+        test_size : float
+            Share of every class for the test part, at least one example, if the data have no test part.
+        split_seed : int
+            Seed of that split, apart from ``seed``, so that all class orders share one test part.
+        name : str, optional
+            Name for printing and for result files; the data's by default.
+
+        Examples
+        --------
+        >>> data = Dataset("toy", Part(torch.zeros(8, 2), np.repeat(["a", "b", "c", "d"], 2)))
+        >>> Stream.from_dataset(data, split=[3, 1], order=list("dcba"), test_size=0.5).tasks
+        (('d', 'c', 'b'), ('a',))
+        """
+        labels = data.train.y
         classes = np.unique(labels)
-        if X_test is None:
-            chosen = _test_rows(labels, classes, test_size, split_seed)
-            x_test, labels_test, x, labels = x[chosen], labels[chosen], x[~chosen], labels[~chosen]
+        tasks = share_out(order_classes(classes, seed, order), classes_per_task, first, split)
+        if data.test is None:
+            test, test_mask = data.train, set_aside(labels, classes, test_size, split_seed)
+            train_mask = ~test_mask
         else:
-            x_test, labels_test = layout(as_inputs(X_test), None), _labels(y_test, len(X_test))
-            if x_test.shape[1:] != x.shape[1:]:
-                raise ValueError(
-                    f"X_test has rows of shape {tuple(x_test.shape[1:])} and X of {tuple(x.shape[1:])}: they should agree."
-                )
-            unknown = sorted(set(labels_test.tolist()) - set(classes.tolist()))
-            if labels_test.dtype.kind != labels.dtype.kind or unknown:
-                raise ValueError(f"y_test has labels that y does not have, such as {[*unknown, labels_test[0]][0]!r}.")
-        order = classes if seed is None else classes[torch.randperm(len(classes), generator=generator(seed)).numpy()]
-        row_of = np.empty(len(classes), dtype=np.int64)
-        row_of[np.searchsorted(classes, order)] = np.arange(len(classes))
-        parts = [
-            TaskData(inputs, torch.from_numpy(row_of[np.searchsorted(classes, these)]))
-            for inputs, these in ((x, labels), (x_test, labels_test))
-        ]
-        names = order.tolist()
-        tasks = tuple(tuple(names[i : i + classes_per_task]) for i in range(0, len(names), classes_per_task))
-        return cls(name, tasks, *parts)
+            _check_test(data.train, data.test)
+            test = data.test
+            train_mask, test_mask = np.ones(len(labels), np.bool_), np.ones(len(test), np.bool_)
+        plans = tuple(
+            Plan(task, _where(train_mask & np.isin(labels, task)), _where(test_mask & np.isin(test.y, task)))
+            for task in tasks
+        )
+        return cls(name or data.name, plans, data.train, test)
 
     @property
+    def tasks(self) -> tuple[tuple[Any, ...], ...]:
+        """The classes that each task is tested on."""
+        return tuple(plan.classes for plan in self.plans)
+
+    @cached_property
     def class_order(self) -> tuple[Any, ...]:
         """The labels in order of arrival: the label of row ``i`` is ``class_order[i]``."""
-        return tuple(label for task in self.tasks for label in task)
+        arrived: dict[Any, None] = {}
+        known = dict.fromkeys(label for plan in self.plans for label in plan.classes)
+        for plan in self.plans:
+            here = set(self.train_part.y[plan.train.numpy()].tolist())
+            arrived.update(dict.fromkeys(label for label in (*plan.classes, *known) if label in here))
+        return (*arrived, *(label for label in known if label not in arrived))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
-        return tuple(self.train.x.shape[1:])
+        return tuple(self.train_part.x.shape[1:])
+
+    @property
+    def train(self) -> TaskData:
+        """Every row that some task learns from, once, as the data have it."""
+        return self.rows(self.train_part, _union(plan.train for plan in self.plans))
+
+    @property
+    def test(self) -> TaskData:
+        """Every row that some task is tested on, once, as the data have it."""
+        return self.rows(self.test_part, _union(plan.test for plan in self.plans))
+
+    def rows(self, part: Part, numbers: Tensor, change: Callable[[Tensor], Tensor] | None = None) -> TaskData:
+        """Gather rows of a part, with their class rows, changed as a plan says."""
+        x = gather(part.x, numbers)
+        return TaskData(x if change is None else change(x), self.class_rows(part.y[numbers.numpy()]))
+
+    def class_rows(self, labels: Sequence[Any] | NDArray[Any]) -> Tensor:
+        """Rows of labels, by order of arrival."""
+        order = np.array(self.class_order)
+        ranks = np.argsort(order)
+        return torch.from_numpy(ranks[np.searchsorted(order, labels, sorter=ranks)])
 
     @cached_property
     def hash(self) -> str:
-        """Digest of data, labels and class order: equal hashes, equal streams, on every machine."""
-        digest = hashlib.sha256(repr((self.tasks, self.input_shape, self.train.x.dtype)).encode())
-        for tensor in (self.train.x, self.train.y, self.test.x, self.test.y):
-            digest.update(tensor.contiguous().numpy().tobytes())
+        """Digest of data, labels, tasks and protocol: equal hashes, equal streams, on every machine."""
+        parts = self.train_part.digest, self.test_part.digest
+        digest = hashlib.sha256(repr((*parts, self.tasks, [plan.change for plan in self.plans], self.online)).encode())
+        for plan in self.plans:
+            for numbers in (plan.train, plan.test):
+                digest.update(f"{len(numbers)}:".encode() + numbers.numpy().astype("<i8").tobytes())
         return digest.hexdigest()[:16]
 
     def __hash__(self) -> int:
@@ -134,13 +232,12 @@ class Stream:
         return isinstance(other, Stream) and self.hash == other.hash
 
     def __len__(self) -> int:
-        return len(self.tasks)
+        return len(self.plans)
 
     def __repr__(self) -> str:
         order = " | ".join(" ".join(map(str, task)) for task in self.tasks)
-        return (
-            f"Stream {self.name}: {len(self)} tasks [{order}], {len(self.train)} + {len(self.test)} rows, {self.hash}"
-        )
+        train, test = (len(_union(getattr(plan, part) for plan in self.plans)) for part in ("train", "test"))
+        return f"Stream {self.name}: {len(self)} tasks [{order}], {train} + {test} rows, {self.hash}"
 
     def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(len(self)))
@@ -154,58 +251,52 @@ class Stream:
         if isinstance(index, slice):
             if index.indices(len(self))[0] != 0 or index.step not in (None, 1):
                 raise ValueError("A stream can be cut at its end, stream[:n]: class rows go by order of arrival.")
-            tasks = self.tasks[index]
-            seen = sum(map(len, tasks))
-            return replace(
-                self,
-                tasks=tasks,
-                train=_where(self.train, self.train.y < seen),
-                test=_where(self.test, self.test.y < seen),
-            )
+            return replace(self, plans=self.plans[index])
         if not -len(self) <= index < len(self):
             raise IndexError(f"There is no task {index}: the stream has {len(self)}.")
-        index = range(len(self))[index]
-        first = sum(len(task) for task in self.tasks[:index])
-        last = first + len(self.tasks[index])
-        parts = [_where(part, (part.y >= first) & (part.y < last)) for part in (self.train, self.test)]
-        return Task(self.tasks[index], *parts)
+        return Task(self, self.plans[index])
 
     def with_validation(self, share: float = 0.2, seed: int = 0) -> Stream:
         """Return the stream whose test part is cut from this one's training part, so that settings can be chosen.
 
         The real test part is left out of it altogether.
         """
-        rows = self.train.y.numpy()
-        chosen = torch.from_numpy(_test_rows(rows, np.unique(rows), share, seed))
-        return replace(
-            self,
-            name=f"{self.name}/validation",
-            train=_where(self.train, ~chosen),
-            test=_where(self.train, chosen),
+        used = _union(plan.train for plan in self.plans).numpy()
+        rows = self.class_rows(self.train_part.y[used]).numpy()
+        held = used[set_aside(rows, np.unique(rows), share, seed)]
+        labels = self.train_part.y[held]
+        plans = tuple(
+            replace(
+                plan,
+                train=torch.from_numpy(np.setdiff1d(plan.train.numpy(), held)),
+                test=torch.from_numpy(held[np.isin(labels, plan.classes)]),
+            )
+            for plan in self.plans
         )
+        return replace(self, name=f"{self.name}/validation", plans=plans, test_part=self.train_part)
 
 
-def _where(data: TaskData, mask: Tensor) -> TaskData:
-    return TaskData(data.x[mask], data.y[mask])
+def _where(mask: NDArray[np.bool_]) -> Tensor:
+    return torch.from_numpy(np.flatnonzero(mask))
 
 
-def _labels(y: Any, rows: int) -> np.ndarray[Any, Any]:
+def _union(numbers: Iterator[Tensor]) -> Tensor:
+    union: Tensor = torch.cat(list(numbers)).unique()
+    return union
+
+
+def _labels(y: Any, rows: int) -> NDArray[Any]:
     labels = as_labels(y)
     if len(labels) != rows:
         raise ValueError(f"y has {len(labels)} labels; expected one for each of the {rows} rows of X.")
     return labels
 
 
-def _test_rows(labels: Any, classes: Any, share: float, seed: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Choose a share of every class, at least one row and never all of them."""
-    if not 0 < share < 1:
-        raise ValueError(f"The test part is {share} of the data; expected a share between 0 and 1.")
-    source = generator(seed)
-    chosen = np.zeros(len(labels), dtype=np.bool_)
-    for label in classes:
-        rows = np.flatnonzero(labels == label)
-        count = max(1, round(share * len(rows)))
-        if count >= len(rows):
-            raise ValueError(f"Class {label!r} has {len(rows)} examples: too few to set a test part aside.")
-        chosen[rows[torch.randperm(len(rows), generator=source)[:count].numpy()]] = True
-    return chosen
+def _check_test(train: Part, test: Part) -> None:
+    if test.x.shape[1:] != train.x.shape[1:]:
+        raise ValueError(
+            f"X_test has rows of shape {tuple(test.x.shape[1:])} and X of {tuple(train.x.shape[1:])}: they should agree."
+        )
+    unknown = sorted(set(test.y.tolist()) - set(train.y.tolist()), key=str)
+    if test.y.dtype.kind != train.y.dtype.kind or unknown:
+        raise ValueError(f"y_test has labels that y does not have, such as {[*unknown, test.y[0]][0]!r}.")

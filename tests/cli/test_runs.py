@@ -66,7 +66,7 @@ def test_the_version_is_shown() -> None:
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'?"),
+        (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'"),
         (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'?"),
         (["--stream", "split-digits", "--method", "exact", "--epochs", "-3"], "epochs=-3 should be at least 1"),
         (["--stream", "split-digits", "--method", "nowhere:Method"], "There is no method at 'nowhere:Method'"),

@@ -1,0 +1,51 @@
+"""The command line: ``cldnet demo``, ``run``, ``data list``, ``data get``, ``methods``, ``streams``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from cldnet.cli import datasets, runs
+from cldnet.version import __version__
+
+__all__ = ["app", "main"]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        Console().print(f"cldnet {__version__}", highlight=False)
+        raise typer.Exit
+
+
+app = typer.Typer(
+    help="Learn new classes for ever: keep no data, never grow, never forget.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(runs.demo)
+app.command("run")(runs.run_command)
+app.add_typer(datasets.app, name="data")
+app.command()(runs.methods)
+app.command()(runs.streams)
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
+    ] = False,
+) -> None:
+    """Learn new classes for ever: keep no data, never grow, never forget."""
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is said in a sentence, without a traceback."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)

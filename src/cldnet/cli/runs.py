@@ -1,0 +1,162 @@
+"""Commands that run methods on streams, and those that list both."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from cldnet.cli.datasets import DataOption
+from cldnet.cli.show import counting, progress, result_table, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cldnet.bench.run import RunSpec
+
+__all__ = ["demo", "methods", "run_command", "streams"]
+
+
+class OnBad(Enum):
+    """What to do about files that cannot be read."""
+
+    skip = "skip"
+    stop = "stop"
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for result files, page and picture.")] = Path("results/demo"),
+    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 2,
+) -> None:
+    """Watch six methods learn ten digits two at a time, in three class orders (about a minute)."""
+    from cldnet.bench.demo import demo_cells, in_order, write_report
+    from cldnet.bench.pool import run_cells
+
+    begun = time.perf_counter()
+    cells = demo_cells()
+    say(f"Split Digits: 5 tasks of 2 classes, {len(cells)} runs in {jobs} processes.")
+    found = _show_and_write([cell.spec for cell in cells], lambda on_progress: run_cells(cells, jobs, on_progress), out)
+    results = in_order(found)
+    page, picture = write_report(results, out)
+    Console().print(result_table(results))
+    say(
+        "Accuracy after the last task: average over the tasks' test images, all ten classes as\n"
+        "candidates, no task given; mean ± standard deviation over three class orders. Settings\n"
+        f"were chosen on a validation part of the training data. {time.perf_counter() - begun:.0f} s.\n"
+        f"page     {page}\npicture  {picture}\nresults  {out}/*.json"
+    )
+
+
+def run_command(
+    stream: Annotated[str, typer.Option(help="Name of a stream, with options; see `cldnet streams`.")],
+    method: Annotated[str, typer.Option(help="Name of a method; see `cldnet methods`.")],
+    seed: Annotated[int, typer.Option(help="Seed of weights, shuffling and class order.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the result file.")] = Path("results"),
+    epochs: Annotated[int | None, typer.Option(help="Passes over each task; by default the preset's.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples a step; by default the preset's.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; by default torch's.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the method, as lr=0.1; repeat it.")
+    ] = None,
+    data: DataOption = None,
+    on_bad: Annotated[OnBad, typer.Option(help="Photos that cannot be read: skip them, or stop.")] = OnBad.stop,
+    augment: Annotated[str | None, typer.Option(help="Vary training images, as crop=4,flip,cutout=8.")] = None,
+    normalise: Annotated[
+        str | None, typer.Option(help="first-task (its training statistics), or constants: imagenet, 127.5:127.5, …")
+    ] = None,
+) -> None:
+    """Run one method on one stream and write one JSON file."""
+    from dataclasses import replace
+
+    from cldnet.bench.preset import preset
+    from cldnet.bench.run import run
+    from cldnet.data.streams import Place, stream_by_name
+    from cldnet.methods import read_method
+
+    read_method(method)
+    spec = preset(stream, method, seed, threads)
+    chosen: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment, "normalise": normalise}
+    spec = replace(spec, **{name: value for name, value in chosen.items() if value is not None})
+    spec = replace(spec, options={**spec.options, **_read_options(options or [])})
+    with counting("reading photos", "files") as tell:
+        tasks = stream_by_name(stream, seed, Place(data, "skip" if on_bad is OnBad.skip else "stop", tell))
+    say(f"{tasks.name}: {len(tasks)} tasks, stream {tasks.hash}")
+
+    def one_run(on_progress: Callable[[int, float], None]) -> Iterator[tuple[int, dict[str, Any]]]:
+        yield 0, run(spec, tasks, lambda share: on_progress(0, share))
+
+    Console().print(result_table(_show_and_write([spec], one_run, out)))
+
+
+def _read_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read ``name=value`` pairs as TOML has them."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        try:
+            options.update(tomllib.loads(pair))
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(
+                f'--set {pair!r} is not a name and a value, as lr=0.1 or alpha={{kind="ConstantAlpha", value=0.5}}.'
+            ) from error
+    return options
+
+
+def methods() -> None:
+    """List the methods."""
+    from cldnet.methods import known_methods
+
+    table = Table("method", "what it is", "keeps data", "grows", "needs the task", box=SIMPLE_HEAD)
+    for name, method in known_methods().items():
+        traits = method.load().traits
+        answers = (not traits.rehearsal_free, not traits.constant_size, traits.needs_task_id)
+        table.add_row(name, method.summary, *("yes" if answer else "no" for answer in answers))
+    Console().print(table)
+
+
+def streams() -> None:
+    """List the streams, and the options that may follow a stream's name."""
+    from cldnet.data import spec
+    from cldnet.data.streams import SOURCES, STREAMS
+
+    table = Table("stream", "what it is", box=SIMPLE_HEAD)
+    for name, stream in STREAMS.items():
+        table.add_row(name, stream.summary)
+    for kind, summary in SOURCES.items():
+        table.add_row(f"{kind}:PATH", summary)
+    Console().print(table)
+    say("Options follow behind commas, as split-cifar100,first=50,classes_per_task=10,online=10:")
+    for option, meaning in spec.OPTIONS.items():
+        say(f"  {option:<22}{meaning}")
+
+
+def _show_and_write(
+    specs: Sequence[RunSpec],
+    run_all: Callable[[Callable[[int, float], None]], Iterator[tuple[int, dict[str, Any]]]],
+    out: Path,
+) -> list[dict[str, Any]]:
+    """Show runs as they go on and write each result as it is finished, so that Ctrl-C loses only what is running."""
+    from cldnet.bench.run import write_result
+    from cldnet.bench.summary import display_name, percent
+
+    results: list[dict[str, Any]] = []
+    names = [f"{display_name(spec.method)}, order {spec.seed}" for spec in specs]
+    try:
+        with progress(names) as (on_progress, tell):
+            for number, result in run_all(on_progress):
+                path = write_result(result, out)
+                result["file"] = path.name
+                results.append(result)
+                accuracy = percent(result["scores"]["average_accuracy"])
+                tell(number, f"{accuracy} in {result['seconds']['total']:.1f} s")
+    except KeyboardInterrupt:  # said when the bars are gone
+        left = f"{len(results)} finished results are in {out}." if results else "Nothing was finished."
+        say(f"\nStopped. {left}", error=True)
+        raise typer.Exit(130) from None
+    return results

@@ -1,0 +1,111 @@
+"""What commands show: bars on a terminal and plain lines elsewhere, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["counting", "progress", "result_table", "say"]
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print a line as it is: no colours of numbers, no markup, no wrapping of paths."""
+    Console(stderr=error).print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how far something is that counts its own steps: a bar on a terminal, a line at every quarter elsewhere."""
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        told = -1
+
+        def tell(done: int, total: int | None) -> None:
+            nonlocal told
+            quarter = 0 if not total else 4 * done // total
+            if quarter > told:
+                told = quarter
+                say(f"{label}: {done:,}{f' of {total:,}' if total else ''} {unit}", error=True)
+
+        yield tell
+        return
+    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), count, TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        begun: list[Any] = []  # no bar for what is there at once
+
+        def show(done: int, total: int | None) -> None:
+            if not begun:
+                begun.append(bars.add_task(label, total=total))
+            bars.update(begun[0], completed=done, total=total)
+
+        yield show
+
+
+@contextmanager
+def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None], Callable[[int, str], None]]]:
+    """Show bars on a terminal, and a plain line for every finished run elsewhere."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console()
+    if not console.is_terminal:
+        yield (
+            lambda number, share: None,
+            lambda number, text: console.print(f"{names[number]}: {text}", highlight=False, markup=False),
+        )
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        whole = bars.add_task("all runs", total=len(names))
+        running: dict[int, Any] = {}
+        shares = [0.0] * len(names)
+
+        def on_progress(number: int, share: float) -> None:
+            if number not in running and share < 1:
+                running[number] = bars.add_task(names[number], total=1.0)
+            if number in running:
+                bars.update(running[number], completed=share)
+            shares[number] = max(share, shares[number])
+            bars.update(whole, completed=sum(shares))
+
+        def say(number: int, text: str) -> None:
+            on_progress(number, 1.0)
+            if number in running:
+                bars.remove_task(running.pop(number))
+            bars.console.print(f"{names[number]}: {text}", highlight=False, markup=False)
+
+        yield on_progress, say
+
+
+def result_table(results: Sequence[dict[str, Any]]) -> Table:
+    """Results as a table: a row a method, mean and standard deviation over seeds."""
+    from cldnet.bench.summary import human_bytes, percent, percent_pm, summarise, yes_no
+
+    table = Table(title=results[0]["stream"]["name"], box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
+    table.add_column("average\naccuracy", justify="right", no_wrap=True)
+    for heading in ("forgetting", "seconds", "bytes\nkept", "grows?", "keeps\ndata?"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in summarise(results):
+        table.add_row(
+            row.name,
+            percent_pm(row.accuracy, row.accuracy_std),
+            percent(row.forgetting),
+            f"{row.seconds:.1f}",
+            human_bytes(row.bytes_kept),
+            yes_no(row.grows),
+            yes_no(row.keeps_data),
+        )
+    return table

@@ -1,0 +1,149 @@
+"""Streams made from streams: one pass, blurry boundaries, classes that come back, long tails.
+
+Each function takes a stream and returns another. Only training rows move; every task is tested on its own classes, as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cldnet.data.stream import Stream
+from cldnet.device import generator
+
+__all__ = ["blurry", "long_tailed", "online", "returning"]
+
+
+def online(stream: Stream, batch_size: int = 10) -> Stream:
+    """Allow one pass over each task, in small batches; whoever runs the stream keeps to it.
+
+    Examples
+    --------
+    >>> from cldnet.data.streams import split_digits
+    >>> online(split_digits(0)).online
+    10
+    """
+    if batch_size < 1:
+        raise ValueError(f"An online stream comes in batches of {batch_size}; expected at least 1 example.")
+    return replace(stream, name=f"{stream.name},online={batch_size}", online=batch_size)
+
+
+def blurry(stream: Stream, share: float = 0.1, seed: int = 0) -> Stream:
+    """Let a share of every class turn up in the other tasks, in equal parts (Bang et al. 2021, "blurry").
+
+    Examples
+    --------
+    >>> from cldnet.data.streams import split_digits
+    >>> stream = blurry(split_digits(0), 0.1)
+    >>> stream.tasks[0], len(stream[0].train.rows)
+    ((4, 1), 10)
+    """
+    _check_share(share)
+    if len(stream) == 1:
+        raise ValueError("A stream of one task has no other task that its rows could turn up in.")
+
+    def scatter(rows: NDArray[np.int64], task: int, draw: torch.Generator) -> list[tuple[int, NDArray[np.int64]]]:
+        others = [other for other in range(len(stream)) if other != task]
+        # Dealt out like cards, beginning anywhere, so that every class is spread evenly and small ones reach all tasks.
+        begin = int(torch.randint(len(others), (), generator=draw))
+        return [(others[(begin + i) % len(others)], rows[i :: len(others)]) for i in range(len(others))]
+
+    return replace(_moved(stream, share, seed, scatter), name=f"{stream.name},blurry={share:g}")
+
+
+def returning(stream: Stream, share: float = 0.3, seed: int = 0) -> Stream:
+    """Keep a share of every class back, and let it come back in one later task, drawn at random.
+
+    The last task's classes have no later task and come whole.
+
+    Examples
+    --------
+    >>> from cldnet.data.streams import split_digits
+    >>> stream = returning(split_digits(0))
+    >>> len(stream[0].train.rows), len(stream[-1].train.rows) > 2
+    (2, True)
+    """
+    _check_share(share)
+
+    def later(rows: NDArray[np.int64], task: int, draw: torch.Generator) -> list[tuple[int, NDArray[np.int64]]]:
+        left = len(stream) - 1 - task
+        return [(task + 1 + int(torch.randint(left, (), generator=draw)), rows)] if left else [(task, rows)]
+
+    return replace(_moved(stream, share, seed, later), name=f"{stream.name},returning={share:g}")
+
+
+def long_tailed(stream: Stream, ratio: float = 0.01, seed: int | None = 0) -> Stream:
+    """Thin the classes out, from all of the first one's rows to ``ratio`` of that, in equal steps of the logarithm.
+
+    Parameters
+    ----------
+    stream : Stream
+    ratio : float
+        Rows of the rarest class over rows of the most frequent one; every class keeps at least one.
+    seed : int or None
+        Seed of the classes' ranks and of the rows that stay; ``None`` lets classes grow rarer in their order of arrival.
+
+    Examples
+    --------
+    >>> from cldnet.data.streams import split_digits
+    >>> [len(task.train) for task in long_tailed(split_digits(0), 0.1, seed=None)]
+    [242, 146, 87, 53, 32]
+    """
+    if not 0 < ratio <= 1:
+        raise ValueError(f"A long tail with the ratio {ratio} cannot be: expected more than 0, and 1 at most.")
+    draw = generator(0 if seed is None else seed)
+    classes = stream.class_order
+    ranks = range(len(classes)) if seed is None else torch.randperm(len(classes), generator=draw).tolist()
+    labels = stream.train_part.y
+    used = np.unique(np.concatenate([plan.train.numpy() for plan in stream.plans]))
+    of_class = [used[labels[used] == label] for label in classes]
+    most = max(map(len, of_class))
+    kept = []
+    for rows, rank in zip(of_class, ranks, strict=True):
+        count = round(most * ratio ** (rank / max(len(classes) - 1, 1)))
+        kept.append(_drawn(rows, min(max(count, 1), len(rows)), draw))
+    stays = np.sort(np.concatenate(kept))
+    plans = tuple(replace(plan, train=torch.from_numpy(np.intersect1d(plan.train, stays))) for plan in stream.plans)
+    return replace(stream, name=f"{stream.name},long_tail={ratio:g}", plans=plans)
+
+
+_Move = Callable[[NDArray[np.int64], int, torch.Generator], Sequence[tuple[int, NDArray[np.int64]]]]
+
+
+def _moved(stream: Stream, share: float, seed: int, move: _Move) -> Stream:
+    """Take a share of the rows of every class away from its task and hand them to the tasks that ``move`` says."""
+    if sum(map(len, stream.tasks)) > len(stream.class_order):
+        raise ValueError(f"The tasks of {stream.name} share their classes: no row can move from one to another.")
+    draw = generator(seed)
+    labels = stream.train_part.y
+    shares: list[list[Any]] = [[] for _ in stream.plans]
+    for task, plan in enumerate(stream.plans):
+        rows = plan.train.numpy()
+        taken: list[NDArray[np.int64]] = []
+        for label in plan.classes:
+            of_class = rows[labels[rows] == label]
+            some = _drawn(of_class, min(round(share * len(of_class)), len(of_class) - 1), draw)
+            for other, moved in move(some, task, draw):
+                shares[other].append(moved)
+            taken.append(some)
+        shares[task].append(np.setdiff1d(rows, np.concatenate(taken)))
+    plans = tuple(
+        replace(plan, train=torch.from_numpy(np.unique(np.concatenate(rows))))
+        for plan, rows in zip(stream.plans, shares, strict=True)
+    )
+    return replace(stream, plans=plans)
+
+
+def _drawn(rows: NDArray[np.int64], count: int, draw: torch.Generator) -> NDArray[np.int64]:
+    chosen: NDArray[np.int64] = rows[torch.randperm(len(rows), generator=draw)[: max(count, 0)].numpy()]
+    return chosen
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise ValueError(f"A share of {share} of every class cannot move; expected a number between 0 and 1.")

@@ -1,0 +1,131 @@
+"""Streams made from streams: what moves, and what does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cldnet import Stream
+from cldnet.data.dataset import Dataset, Part
+from cldnet.data.domains import domains, permutations
+from cldnet.data.streams import split_digits
+from cldnet.data.variants import blurry, long_tailed, online, returning
+
+VARIANTS: dict[str, Callable[[Stream], Stream]] = {
+    "online": online, "blurry": blurry, "returning": returning, "long_tailed": long_tailed,
+}  # fmt: skip
+
+
+def make(classes: int = 6, count: int = 20, per_task: int = 2) -> Stream:
+    y = np.repeat(np.arange(classes), count)
+    return Stream.from_arrays(np.arange(2.0 * len(y)).reshape(-1, 2), y, classes_per_task=per_task, seed=0)
+
+
+def numbers(stream: Stream, part: str = "train") -> list[int]:
+    return [row for plan in stream.plans for row in getattr(plan, part).tolist()]
+
+
+def counts(stream: Stream, task: int) -> Counter[Any]:
+    return Counter(stream.train_part.y[stream.plans[task].train.numpy()].tolist())
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_tests_stay_as_they_were_and_the_hash_tells_the_streams_apart(name: str) -> None:
+    plain = make()
+    varied = VARIANTS[name](plain)
+    assert varied != plain
+    assert VARIANTS[name](plain) == varied
+    assert varied.tasks == plain.tasks
+    assert numbers(varied, "test") == numbers(plain, "test")
+    assert varied.name.startswith(f"{plain.name},")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_class_rows_go_by_arrival(name: str) -> None:
+    stream = VARIANTS[name](make())
+    seen = 0
+    for task in stream:
+        assert [stream.class_order[row] for row in task.test.y.unique()] == [
+            label for label in stream.class_order if label in task.classes
+        ]
+        fresh = [row for row in task.train.rows.tolist() if row >= seen]
+        assert fresh == list(range(seen, seen + len(fresh)))  # no gap: nothing is a candidate before it has arrived
+        seen += len(fresh)
+    assert seen == len(stream.class_order) == 6
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.floats(0.05, 0.9), st.integers(0, 9), st.sampled_from([blurry, returning]))
+def test_rows_move_and_none_is_lost_or_doubled(share: float, seed: int, vary: Callable[..., Stream]) -> None:
+    plain = make()
+    moved = vary(plain, share, seed)
+    assert sorted(numbers(moved)) == sorted(numbers(plain))
+    for task, classes in enumerate(plain.tasks):
+        for label in classes:
+            here, before = counts(moved, task)[label], counts(plain, task)[label]
+            last = vary is returning and task == len(plain) - 1
+            assert here == (before if last else before - min(round(share * before), before - 1))
+
+
+def test_a_blurry_class_turns_up_in_every_other_task_in_equal_parts() -> None:
+    stream = blurry(make(count=80), 0.5)  # 60 rows of every class to train on, 30 of them move to 2 other tasks
+    for task, classes in enumerate(stream.tasks):
+        for label in classes:
+            assert [counts(stream, other)[label] for other in range(3) if other != task] == [15, 15]
+
+
+def test_a_class_that_comes_back_comes_back_once_and_later() -> None:
+    stream = returning(make(classes=10, per_task=2), 0.4)
+    for task, classes in enumerate(stream.tasks[:-1]):
+        for label in classes:
+            found = [other for other in range(len(stream)) if counts(stream, other)[label]]
+            assert found[0] == task
+            assert len(found) == 2
+
+
+def test_a_long_tail_has_the_ratio_that_was_asked_for() -> None:
+    stream = long_tailed(make(classes=5, count=400, per_task=1), 0.01, seed=None)
+    sizes = [len(task.train) for task in stream]
+    assert sizes == [300, 95, 30, 9, 3]  # 300 · 0.01^(k/4)
+    drawn = long_tailed(make(classes=5, count=400, per_task=1), 0.01, seed=3)
+    assert sorted((len(task.train) for task in drawn), reverse=True) == sizes
+    assert [len(task.train) for task in drawn] != sizes
+    assert min(len(task.train) for task in long_tailed(make(), 0.001)) >= 2  # one row a class is left
+
+
+def test_variants_can_be_combined_and_validated() -> None:
+    stream = online(blurry(long_tailed(split_digits(1), 0.2), 0.1), 5)
+    assert stream.name == "split-digits,long_tail=0.2,blurry=0.1,online=5"
+    held = stream.with_validation(0.3)
+    assert held.online == 5
+    assert not set(numbers(held)) & set(numbers(held, "test"))
+    assert set(numbers(held)) | set(numbers(held, "test")) == set(numbers(stream))
+    for plan in held.plans:
+        assert set(held.test_part.y[plan.test.numpy()].tolist()) == set(plan.classes)
+
+
+@pytest.mark.parametrize(
+    ("vary", "complaint"),
+    [
+        (lambda s: online(s, 0), "expected at least 1 example"),
+        (lambda s: blurry(s, 1.5), "A share of 1.5 of every class cannot move"),
+        (lambda s: blurry(s[:1]), "no other task"),
+        (lambda s: returning(s, 0.0), "A share of 0.0 of every class cannot move"),
+        (lambda s: long_tailed(s, 2.0), "the ratio 2.0 cannot be"),
+    ],
+)
+def test_what_cannot_be_is_refused(vary: Callable[[Stream], Stream], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        vary(make())
+
+
+def test_tasks_that_share_their_classes_have_no_boundary_to_blur() -> None:
+    part = Part(make().train_part.x, make().train_part.y)
+    with pytest.raises(ValueError, match="The tasks of permuted share their classes"):
+        blurry(domains(Dataset("d", part, part), permutations(2), "permuted"))
