@@ -80,3 +80,18 @@ def test_finetuning_forgets(accuracy: dict[str, float]) -> None:
 def test_both_solvers_learn_ten_digits_two_at_a_time(solver: str, accuracy: dict[str, float]) -> None:
     assert accuracy[solver] > 0.92
     assert accuracy[solver] > accuracy["joint"] - 0.06
+
+
+def test_the_loaders_figures_in_the_docs_are_those_of_the_benchmark() -> None:
+    ratios = json.loads((ROOT / "results" / "benchmarks" / "loader.json").read_text())["ratios"]
+    wall = {ratio["what"]: ratio["value"] for ratio in ratios if ratio["clock"] == "wall"}
+    page = " ".join((ROOT / "docs" / "data.md").read_text("utf-8").split())
+    for what, said in {
+        "times the images a second of the Pillow DataLoader with 0 workers": "{:.1f} times the images a second",
+        "times the images a second of the Pillow DataLoader with 2 workers": "{:.1f} times those of one with two worker",
+    }.items():
+        assert said.format(wall[what]) in page
+    share = wall["share of loader in an MLP epoch on MNIST, batches of 128"]
+    whole = wall["share of loader and normalisation in an MLP epoch on MNIST, batches of 128"]
+    assert f"It takes {share:.1%}".replace("%", " %") in page
+    assert f"{whole:.1%} with normalisation".replace("%", " %") in page
