@@ -67,6 +67,13 @@ def test_get_without_a_network_says_what_to_do_by_hand(tmp_path: Path, monkeypat
         assert part in done.stderr
 
 
+def test_a_data_folder_that_is_not_there_is_not_passed_over() -> None:
+    for command in (["data", "list"], ["run", "--stream", "split-digits", "--method", "exact"]):
+        answer = runner.invoke(app, [*command, "--data", "/no/such/folder"], env={"COLUMNS": "200"})
+        assert answer.exit_code == 2
+        assert "'/no/such/folder' does not exist" in answer.output
+
+
 def test_get_of_an_unknown_set_gives_a_hint() -> None:
     done = cldnet("data", "get", "cifar10")
     assert done.returncode == 2

@@ -183,6 +183,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "none for testing": ({"test_size": 0.0}, "expected a share between 0 and 1"),
     "unknown test label": ({"X_test": X[:1], "y_test": ["yak"]}, "y_test has labels that y does not have, such as 'yak'"),
     "test labels of another type": ({"X_test": X[:1], "y_test": [1]}, "y_test has labels that y does not have"),
+    "no test inputs": ({"y_test": ["ant"]}, "y_test was given without X_test"),
     "no test labels": ({"X_test": X[:1]}, "y should be a 1d array"),
     "test rows of another shape": ({"X_test": X[:1, :2], "y_test": ["ant"]}, r"X_test has rows of shape \(2,\)"),
 }  # fmt: skip

@@ -87,6 +87,16 @@ def test_a_class_order_can_be_given_in_every_way(tmp_path: Path) -> None:
     assert list(stream_by_name("split-digits,order=numpy:1993").class_order) == expected
 
 
+@pytest.mark.parametrize("content", ["{}", "[[1]]", "[1,", "\xff", "3"])
+def test_a_file_that_holds_no_order_is_refused(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "order.json"
+    with pytest.raises(FileNotFoundError, match=r"There is no file .*order\.json with a class order"):
+        stream_by_name(f"split-digits,order={file}")
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match="list of labels"):
+        stream_by_name(f"split-digits,order={file}")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

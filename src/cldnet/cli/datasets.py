@@ -21,7 +21,10 @@ __all__ = ["DataOption", "app"]
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "--data", help="Folder of data sets; else CLDNET_DATA, /usr/share/datasets and the cache folder are searched."
+        "--data",
+        exists=True,
+        file_okay=False,
+        help="Folder of data sets; else CLDNET_DATA, /usr/share/datasets and the cache folder are searched.",
     ),
 ]
 

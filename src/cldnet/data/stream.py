@@ -113,6 +113,8 @@ class Stream:
         **split
             Options of `from_dataset`.
         """
+        if X_test is None and y_test is not None:
+            raise ValueError("y_test was given without X_test: give both, or neither.")
         test = None if X_test is None else Part(layout(as_inputs(X_test), None), _labels(y_test, len(X_test)))
         return cls.from_dataset(Dataset(name, Part(layout(as_inputs(X), None), _labels(y, len(X))), test), **split)
 

@@ -222,6 +222,18 @@ def _order(text: str, classes: list[Any]) -> dict[str, Any]:
     if text.startswith("numpy:"):
         return {"order": text}
     if text.endswith(".json"):
-        return {"order": json.loads(Path(text).read_text("utf-8"))}
+        return {"order": _order_in(Path(text).expanduser())}
     by_name = {str(label): label for label in classes}
     return {"order": [by_name.get(name, name) for name in text.split("+")]}
+
+
+def _order_in(path: Path) -> list[Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path} with a class order. Check the path.")
+    try:
+        order = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}); expected a list of labels.") from error
+    if not isinstance(order, list) or not all(isinstance(label, int | str) for label in order):
+        raise ValueError(f'{path} should hold a list of labels, as [3, 1, 4] or ["cat", "dog"].')
+    return order
