@@ -120,3 +120,13 @@ def test_stopping_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.Mo
     assert answer.exit_code == 130
     assert len(list(tmp_path.glob("*.json"))) == 1
     assert "1 finished results are in" in answer.output
+
+
+def test_stopping_while_data_are_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cldnet.data.streams.stream_by_name", stopped)
+    answer = runner.invoke(app, ["run", "--stream", "split-digits", "--method", "exact", "--out", str(tmp_path)])
+    assert answer.exit_code == 130
+    assert "Stopped while reading. Nothing was run." in answer.output

@@ -85,8 +85,12 @@ def run_command(
     chosen: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment, "normalise": normalise}
     spec = replace(spec, **{name: value for name, value in chosen.items() if value is not None})
     spec = replace(spec, options={**spec.options, **_read_options(options or [])})
-    with counting("reading photos", "files") as tell:
-        tasks = stream_by_name(stream, seed, Place(data, "skip" if on_bad is OnBad.skip else "stop", tell))
+    try:
+        with counting("reading photos", "files") as tell:
+            tasks = stream_by_name(stream, seed, Place(data, "skip" if on_bad is OnBad.skip else "stop", tell))
+    except KeyboardInterrupt:
+        say("\nStopped while reading. Nothing was run.", error=True)
+        raise typer.Exit(130) from None
     say(f"{tasks.name}: {len(tasks)} tasks, stream {tasks.hash}")
 
     def one_run(on_progress: Callable[[int, float], None]) -> Iterator[tuple[int, dict[str, Any]]]:
