@@ -95,8 +95,8 @@ def fit_task(
     return TaskReport(losses, time.perf_counter() - begun)
 
 
-def predict_logits(learner: Learner, x: Tensor, batch_size: int = 1024) -> Tensor:
-    """Scores of inputs over the classes seen, in batches.
+def predict_logits(learner: Learner, x: Tensor, batch_size: int = 1024, task: int | None = None) -> Tensor:
+    """Scores of inputs over the classes seen, in batches; with the number of their task, if it is told.
 
     Examples
     --------
@@ -107,7 +107,8 @@ def predict_logits(learner: Learner, x: Tensor, batch_size: int = 1024) -> Tenso
     >>> predict_logits(learner, torch.zeros(5, 2), batch_size=2).shape
     torch.Size([5, 2])
     """
-    return torch.cat([learner.logits(part) for part in x.split(batch_size)])
+    parts = x.split(batch_size)
+    return torch.cat([learner.logits(part) if task is None else learner.logits_in(part, task) for part in parts])
 
 
 def log_tenths(progress: Progress) -> None:

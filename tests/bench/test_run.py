@@ -20,7 +20,7 @@ from cldnet.data.variants import blurry, online
 from cldnet.fit import fit_task
 from cldnet.methods import METHODS, build_learner
 from cldnet.methods.config import config_from_json
-from cldnet.methods.learner import Learner, Setting
+from cldnet.methods.learner import Learner, Setting, Traits
 
 #: design.md, "A result file".
 SCHEMA = {
@@ -32,6 +32,8 @@ QUICK = RunSpec("exact", backbone_options={"features": 60})
 
 class Oracle:
     """Scores the right class highest, except that it takes row 0 for row 3."""
+
+    traits = Traits(rehearsal_free=True, constant_size=True)
 
     def __init__(self, y: torch.Tensor) -> None:
         self.y = y
@@ -229,3 +231,14 @@ def test_the_name_of_a_result_file_has_nothing_that_a_file_system_minds(tmp_path
     result = run(QUICK, split_digits(0)[:1])
     result["stream"]["name"] = "folder:my pets/2026,size=64"
     assert write_result(result, tmp_path).name.startswith("folder-my-pets-2026,size=64_")
+
+
+def test_a_method_that_is_told_the_task_answers_with_what_it_learned_in_that_task() -> None:
+    part = split_digits(0).train_part
+    half = Dataset("digits", Part(part.x[::2], part.y[::2]), Part(part.x[1::2], part.y[1::2]))
+    stream = domains(half, permutations(3), "permuted-digits")
+    result = run(preset("split-digits", "pnn", seed=0), stream)
+    assert result["matrix"] is None
+    first, *later = (row[0] for row in result["task_il_matrix"])
+    assert first > 0.85
+    assert later == [first, first]  # its column is frozen

@@ -190,12 +190,16 @@ def accuracies(learner: Learner, stream: Stream, count: int) -> tuple[list[float
 
 
 def _scored(learner: Learner, stream: Stream, count: int) -> Iterator[tuple[Tensor, Tensor, tuple[Any, ...]]]:
-    """Scores, class rows and classes of the first tasks' test parts; in one pass unless tasks change their images."""
+    """Scores, class rows and classes of the first tasks' test parts.
+
+    In one pass, unless tasks change their images or the learner has to be told the task.
+    """
     plans = stream.plans[:count]
-    if any(plan.change is not None for plan in plans):
-        for plan in plans:
+    told = learner.traits.needs_task_id
+    if told or any(plan.change is not None for plan in plans):
+        for task, plan in enumerate(plans):
             test = stream.rows(stream.test_part, plan.test, plan.change)
-            yield predict_logits(learner, test.x), test.y, plan.classes
+            yield predict_logits(learner, test.x, task=task if told else None), test.y, plan.classes
         return
     pooled = torch.cat([plan.test for plan in plans]).unique()
     test = stream.rows(stream.test_part, pooled)

@@ -126,6 +126,14 @@ class PNN(Learner):
             scores[:, column.rows] = logits
         return scores
 
+    @torch.no_grad()
+    def logits_in(self, x: Tensor, task: int) -> Tensor:
+        """Scores from the task's own column; classes that the task did not have cannot win."""
+        scaled = self.scale(x)
+        scores: Tensor = scaled.new_full((len(x), self.seen), -torch.inf)
+        scores[:, self.columns[task].rows] = self._heads(scaled)[task]
+        return scores
+
     def resize_for(self, state: Mapping[str, Tensor]) -> None:
         """Make as many columns as the state holds."""
         count = len({name.split(".")[1] for name in state if name.startswith("columns.")})
