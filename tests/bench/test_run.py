@@ -227,8 +227,15 @@ def test_augmentation_and_constants_reach_the_run_and_its_file(tmp_path: Path) -
         run(RunSpec("exact", normalise="8:4"), stream)
 
 
+def test_options_of_a_stream_leave_its_preset_alone() -> None:
+    assert preset("split-digits,order=numpy:1993", "finetune", 0) == preset("split-digits", "finetune", 0)
+    assert preset("folder:split-digits", "finetune", 0) == RunSpec("finetune", seed=0)
+
+
 def test_the_name_of_a_result_file_has_nothing_that_a_file_system_minds(tmp_path: Path) -> None:
     result = run(QUICK, split_digits(0)[:1])
+    result["stream"]["name"] = "split-x,order=" + "+".join(["label"] * 99)
+    assert len(write_result(result, tmp_path).name) < 150
     result["stream"]["name"] = "folder:my pets/2026,size=64"
     assert write_result(result, tmp_path).name.startswith("folder-my-pets-2026,size=64_")
 

@@ -39,7 +39,10 @@ def test_list_as_json_counts_every_class(small_data: Path) -> None:
     assert len(found["cifar-100"]["means"]) == 3
 
 
-def test_a_file_that_is_missing_or_cut_off_is_named(small_data: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_cut_off_is_named(
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CLDNET_DATA", raising=False)  # another MNIST, a whole one, would be preferred
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-labels-idx1"):
         content = (small_data / "mnist" / f"{name}-ubyte").read_bytes()
         (tmp_path / "mnist").mkdir(exist_ok=True)

@@ -46,6 +46,7 @@ def test_run_writes_one_result_and_shows_a_plain_table(tmp_path: Path) -> None:
     result = json.loads(path.read_text())
     assert (result["method"], result["seed"]) == ("exact", 2)
     assert f"{100 * result['scores']['average_accuracy']:.2f}%" in answer.output
+    assert f"Written to {path}" in answer.output
     assert "\x1b" not in answer.output  # no colours or cursor movements where there is no terminal
 
 
@@ -69,6 +70,10 @@ def test_the_version_is_shown() -> None:
         (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'"),
         (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'?"),
         (["--stream", "split-digits", "--method", "exact", "--epochs", "-3"], "epochs=-3 should be at least 1"),
+        (
+            ["--stream", "split-digits,online=5", "--method", "exact", "--epochs", "3"],
+            "is passed once, in batches of 5",
+        ),
         (["--stream", "split-digits", "--method", "nowhere:Method"], "There is no method at 'nowhere:Method'"),
         (["--stream", "split-digits", "--method", "cldnet.methods.owm:OWN"], "There is no method at"),
         (["--stream", "split-digits", "--method", "owm", "--set", "lr"], "--set 'lr' is not a name and a value"),
@@ -123,7 +128,7 @@ def test_stopping_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_stopping_while_data_are_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cldnet.data.streams.stream_by_name", stopped)

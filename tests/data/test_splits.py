@@ -37,6 +37,7 @@ def test_an_order_can_be_given_and_may_leave_classes_out() -> None:
     assert order_classes(CLASSES, 0, ["dog", "ant"]) == ["dog", "ant"]
     assert order_classes(np.arange(4), 0, np.array([3, 1])) == [3, 1]
     assert order_classes(CLASSES, None, None) == CLASSES.tolist()
+    assert str(order_classes(np.arange(4), 0, [True, 2])) == "[1, 2]"
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ def test_an_order_can_be_given_and_may_leave_classes_out() -> None:
     [
         (["dog", "yak"], 'The class order has \'yak\'.* There are "ant", "bee"'),
         (["dog", "dog"], "names a class twice"),
+        ([], "The class order is empty"),
         ("random", "should be labels, or numpy:SEED"),
     ],
 )

@@ -101,6 +101,11 @@ def test_a_slice_is_the_stream_of_the_first_tasks(cut: slice) -> None:
     assert stream[:3] == stream
 
 
+def test_an_empty_slice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"stream\[:0\] has no task"):
+        make()[:0]
+
+
 @pytest.mark.parametrize("cut", [slice(1, None), slice(-1, None), slice(None, None, 2), slice(None, None, -1)])
 def test_a_slice_that_does_not_begin_at_the_first_task_is_refused(cut: slice) -> None:
     with pytest.raises(ValueError, match=r"A stream can be cut at its end, stream\[:n\]"):
@@ -166,7 +171,7 @@ def test_a_validation_part_divides_the_training_part_and_never_holds_a_test_row(
     assert not (ids(held_out.train) | ids(held_out.test)) & ids(stream.test)
     assert held_out.tasks == stream.tasks
     assert set(held_out.test.y.tolist()) == set(stream.train.y.tolist())
-    assert held_out.name == "arrays/validation"
+    assert held_out.name == f"arrays,validation={share:g}"
 
 
 X, Y = arrays()
@@ -181,11 +186,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "half a class a task": ({"classes_per_task": 1.5}, "classes_per_task=1.5 should be a whole number"),
     "all for testing": ({"test_size": 1.0}, "expected a share between 0 and 1"),
     "none for testing": ({"test_size": 0.0}, "expected a share between 0 and 1"),
-    "unknown test label": ({"X_test": X[:1], "y_test": ["yak"]}, "y_test has labels that y does not have, such as 'yak'"),
-    "test labels of another type": ({"X_test": X[:1], "y_test": [1]}, "y_test has labels that y does not have"),
+    "unknown test label": ({"X_test": X[:1], "y_test": ["yak"]}, "does not have, such as 'yak'"),
+    "test labels of another type": ({"X_test": X[:1], "y_test": [1]}, "The test part has labels that"),
+    "a task without a test row": ({"X_test": X[:1], "y_test": Y[:1]}, "No test row has the label .*'bee'"),
     "no test inputs": ({"y_test": ["ant"]}, "y_test was given without X_test"),
     "no test labels": ({"X_test": X[:1]}, "y should be a 1d array"),
-    "test rows of another shape": ({"X_test": X[:1, :2], "y_test": ["ant"]}, r"X_test has rows of shape \(2,\)"),
+    "test rows of another shape": ({"X_test": X[:1, :2], "y_test": ["ant"]}, r"The test part has rows of shape \(2,\)"),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from cldnet.data.domains import Permutation
-from cldnet.data.streams import STREAMS, Place, split_digits, stream_by_name
+from cldnet.data.streams import STREAMS, split_digits, stream_by_name
 
 SHAPES = {
     "split-digits": (5, 10, (8, 8)),
@@ -42,7 +43,7 @@ def test_split_digits_has_1797_images_of_ten_digits_in_five_tasks() -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_every_named_stream_can_be_made(name: str, small_data: Path) -> None:
-    stream = stream_by_name(name, seed=1, place=Place(small_data))
+    stream = stream_by_name(name, seed=1, data=small_data)
     tasks, classes, shape = SHAPES[name]
     assert (stream.name, len(stream), len(stream.class_order), stream.input_shape) == (name, tasks, classes, shape)
     assert stream.train_part.x.dtype == torch.uint8
@@ -52,11 +53,11 @@ def test_every_named_stream_can_be_made(name: str, small_data: Path) -> None:
 
 
 def test_permuted_mnist_permutes_and_takes_a_number_of_tasks(small_data: Path) -> None:
-    stream = stream_by_name("permuted-mnist,tasks=3", seed=4, place=Place(small_data))
+    stream = stream_by_name("permuted-mnist,tasks=3", seed=4, data=small_data)
     assert len(stream) == 3
     assert torch.equal(stream[2].test.x, Permutation(4, 1)(stream[0].test.x))
     with pytest.raises(ValueError, match="All tasks of permuted-mnist have all classes"):
-        stream_by_name("permuted-mnist,first=3", place=Place(small_data))
+        stream_by_name("permuted-mnist,first=3", data=small_data)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_permuted_mnist_permutes_and_takes_a_number_of_tasks(small_data: Path) -
     ],
 )
 def test_any_split_can_be_asked_for(options: str, sizes: list[int], small_data: Path) -> None:
-    stream = stream_by_name(f"split-cifar100,{options}", place=Place(small_data))
+    stream = stream_by_name(f"split-cifar100,{options}", data=small_data)
     assert [len(task) for task in stream.tasks] == sizes
     assert stream.name == f"split-cifar100,{options}"
 
@@ -87,7 +88,13 @@ def test_a_class_order_can_be_given_in_every_way(tmp_path: Path) -> None:
     assert list(stream_by_name("split-digits,order=numpy:1993").class_order) == expected
 
 
-@pytest.mark.parametrize("content", ["{}", "[[1]]", "[1,", "\xff", "3"])
+def test_photos_of_one_class_are_most_likely_the_wrong_folder(small_data: Path, tmp_path: Path) -> None:
+    shutil.copytree(small_data / "pets", tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"are of one class, 'mine'.* perhaps .*mine, or the one above it"):
+        stream_by_name(f"folder:{tmp_path},size=8")
+
+
+@pytest.mark.parametrize("content", ["{}", "[[1]]", "[1,", "\xff", "3", "[true]"])
 def test_a_file_that_holds_no_order_is_refused(content: str, tmp_path: Path) -> None:
     file = tmp_path / "order.json"
     with pytest.raises(FileNotFoundError, match=r"There is no file .*order\.json with a class order"):
@@ -100,6 +107,7 @@ def test_a_file_that_holds_no_order_is_refused(content: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ("folder", "'folder' lacks a path: write folder:PATH"),
         ("split-digit", "There is no stream 'split-digit'. Did you mean 'split-digits'"),
         ("split-digits,size=32", "split-digits has no use for the option 'size'"),
         ("split-mnist,test_size=0.3", "comes with a test part, so test_size has no meaning"),
@@ -111,7 +119,13 @@ def test_a_file_that_holds_no_order_is_refused(content: str, tmp_path: Path) -> 
 )
 def test_what_cannot_be_is_refused(text: str, complaint: str, small_data: Path) -> None:
     with pytest.raises(ValueError, match=complaint):
-        stream_by_name(text, place=Place(small_data))
+        stream_by_name(text, data=small_data)
+
+
+def test_rows_are_chosen_before_they_are_moved_however_the_options_are_written() -> None:
+    stream = stream_by_name("split-digits,returning=0.9,long_tail=0.01", seed=0)
+    assert stream.name == "split-digits,long_tail=0.01,returning=0.9"
+    assert len(stream.class_order) == 10
 
 
 def test_data_that_are_nowhere_are_missed_with_a_command_that_mends_it(
@@ -120,7 +134,7 @@ def test_data_that_are_nowhere_are_missed_with_a_command_that_mends_it(
     monkeypatch.delenv("CLDNET_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="cldnet data get cifar-10"):
-        stream_by_name("split-cifar10", place=Place(tmp_path))
+        stream_by_name("split-cifar10", data=tmp_path)
 
 
 def test_a_folder_of_photos_an_npz_file_and_a_table_become_streams(small_data: Path, tmp_path: Path) -> None:
@@ -143,13 +157,13 @@ def test_a_folder_of_photos_an_npz_file_and_a_table_become_streams(small_data: P
 def test_the_same_seed_gives_the_same_streams_in_another_process(small_data: Path) -> None:
     texts = ["split-cifar100,first=50,blurry=0.1", "permuted-mnist", "rotated-mnist,online=10", "split-tiny-imagenet"]
     program = (
-        "import sys; from pathlib import Path; from cldnet.data.streams import Place, stream_by_name;"
-        "print(*(stream_by_name(text, 7, Place(Path(sys.argv[1]))).hash for text in sys.argv[2:]))"
+        "import sys; from cldnet.data.streams import stream_by_name;"
+        "print(*(stream_by_name(text, 7, data=sys.argv[1]).hash for text in sys.argv[2:]))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "99", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program, str(small_data), *texts]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert run.stdout.split() == [stream_by_name(text, 7, Place(small_data)).hash for text in texts]
+    assert run.stdout.split() == [stream_by_name(text, 7, data=small_data).hash for text in texts]
 
 
 def test_the_hash_does_not_depend_on_the_order_of_the_file_system(

@@ -110,6 +110,20 @@ def test_variants_can_be_combined_and_validated() -> None:
         assert set(held.test_part.y[plan.test.numpy()].tolist()) == set(plan.classes)
 
 
+def test_a_blurry_stream_can_be_cut() -> None:
+    cut = blurry(make(), 0.3)[:2]
+    assert len(cut.class_order) == 6  # rows of the third task's classes have come already
+    for task in cut:
+        labels = [cut.class_order[row] for row in task.train.y.tolist()]
+        assert labels == cut.train_part.y[task.plan.train.numpy()].tolist()
+
+
+def test_a_task_is_not_tested_on_what_has_not_come() -> None:
+    stream = long_tailed(returning(make(classes=10, count=40), 0.9), 0.01, seed=3)
+    with pytest.raises(ValueError, match=r"Task \d of arrays,.* is tested on \d, and no training row of that class"):
+        _ = stream.class_order
+
+
 @pytest.mark.parametrize(
     ("vary", "complaint"),
     [

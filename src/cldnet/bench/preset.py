@@ -34,7 +34,8 @@ def preset(stream: str, method: str, seed: int, threads: int | None = None) -> R
     >>> preset("split-digits", "finetune", seed=1).seed
     1
     """
-    presets = {} if ":" in stream else load_presets(stream.partition(",")[0])
+    base = stream.partition(",")[0]
+    presets = {} if ":" in base else load_presets(base)
     common: Mapping[str, Any] = presets.get("common", {})
     special: Mapping[str, Any] = presets.get("methods", {}).get(method, {})
     chosen = {name: value for name, value in {**common, **special}.items() if name in RunSpec.__dataclass_fields__}

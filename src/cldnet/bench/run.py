@@ -100,7 +100,7 @@ def run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None] | No
 def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) -> dict[str, Any]:
     begun = time.perf_counter()
     augment = Augment.from_text(spec.augment) if spec.augment else None
-    scaling = constants(spec.normalise, stream.input_shape)
+    scaling = constants(spec.normalise, stream.input_shape, stream.train_part.x.dtype == torch.uint8)
     setting = Setting(stream.input_shape, capacity=len(stream.class_order), seed=spec.seed, scaling=scaling)
     options = config_from_json(dict(spec.options))
     learner = build_learner(spec.method, setting, options, spec.backbone, spec.backbone_options)
@@ -137,9 +137,10 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
         "stream": {
             "name": stream.name,
             "hash": stream.hash,
-            "data": [stream.train_part.digest, stream.test_part.digest],
+            "data": stream.data_digest,
             "class_order": list(stream.class_order),
             "tasks": [list(task) for task in stream.tasks],
+            "rows": [[len(plan.train), len(plan.test)] for plan in stream.plans],
             "online": stream.online,
         },
         "seed": spec.seed,
@@ -239,6 +240,6 @@ def write_result(result: Mapping[str, Any], folder: Path) -> Path:
     digest = hashlib.sha256(what.encode()).hexdigest()[:8]
     name, method = (re.sub(r"[^\w.,=+-]", "-", text) for text in (result["stream"]["name"], result["method"]))
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}_{method}_seed{result['seed']}_{digest}.json"
+    path = folder / f"{name[:100]}_{method}_seed{result['seed']}_{digest}.json"
     write_atomically(path, json.dumps(result, indent=1).encode())
     return path

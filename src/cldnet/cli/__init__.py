@@ -49,3 +49,13 @@ def main() -> None:
     except (ValueError, OSError, ImportError) as error:
         Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        Console(stderr=True).print(
+            "Error: There is not enough memory for this method on inputs of this size. Photos can be made smaller, as "
+            "folder:PATH,size=32; the exact solver needs less than those with projectors.",
+            style="red",
+            soft_wrap=True,
+        )
+        sys.exit(2)

@@ -76,9 +76,13 @@ def get_command(
     """Download a data set, go on where an earlier download stopped, check it and unpack it."""
     from cldnet.data.catalog import known_set
     from cldnet.data.fetch import get_set
-    from cldnet.data.find import cache_folder
+    from cldnet.data.find import cache_folder, examine, find_set
 
     known = known_set(name)
+    here = find_set(name, data)
+    if here is not None and examine(known, here).state == "whole":
+        say(f"{name} is whole in {here}; there is nothing to get.")
+        return
     dest = data or cache_folder()
     say(f"{known.title}, {known.home}. {known.terms}")
     try:

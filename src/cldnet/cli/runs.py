@@ -6,7 +6,7 @@ import time
 import tomllib
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -57,7 +57,7 @@ def demo(
 def run_command(
     stream: Annotated[str, typer.Option(help="Name of a stream, with options; see `cldnet streams`.")],
     method: Annotated[str, typer.Option(help="Name of a method; see `cldnet methods`.")],
-    seed: Annotated[int, typer.Option(help="Seed of weights, shuffling and class order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights, shuffling and class order.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the result file.")] = Path("results"),
     epochs: Annotated[int | None, typer.Option(help="Passes over each task; by default the preset's.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples a step; by default the preset's.")] = None,
@@ -69,7 +69,10 @@ def run_command(
     on_bad: Annotated[OnBad, typer.Option(help="Photos that cannot be read: skip them, or stop.")] = OnBad.stop,
     augment: Annotated[str | None, typer.Option(help="Vary training images, as crop=4,flip,cutout=8.")] = None,
     normalise: Annotated[
-        str | None, typer.Option(help="first-task (its training statistics), or constants: imagenet, 127.5:127.5, …")
+        str | None,
+        typer.Option(
+            help="first-task (its training statistics), or constants, in pixel values: imagenet, 127.5:127.5, …"
+        ),
     ] = None,
 ) -> None:
     """Run one method on one stream and write one JSON file."""
@@ -77,7 +80,7 @@ def run_command(
 
     from cldnet.bench.preset import preset
     from cldnet.bench.run import run
-    from cldnet.data.streams import Place, stream_by_name
+    from cldnet.data.streams import stream_by_name
     from cldnet.methods import read_method
 
     read_method(method)
@@ -87,16 +90,26 @@ def run_command(
     spec = replace(spec, options={**spec.options, **_read_options(options or [])})
     try:
         with counting("reading photos", "files") as tell:
-            tasks = stream_by_name(stream, seed, Place(data, "skip" if on_bad is OnBad.skip else "stop", tell))
+            bad: Literal["skip", "stop"] = "skip" if on_bad is OnBad.skip else "stop"
+            tasks = stream_by_name(stream, seed, data=data, on_bad=bad, on_progress=tell)
     except KeyboardInterrupt:
         say("\nStopped while reading. Nothing was run.", error=True)
         raise typer.Exit(130) from None
-    say(f"{tasks.name}: {len(tasks)} tasks, stream {tasks.hash}")
+    if tasks.online is not None and (epochs, batch_size) != (None, None):
+        raise ValueError(
+            f"{tasks.name} is passed once, in batches of {tasks.online}: leave --epochs and --batch-size out."
+        )
+    say(repr(tasks))
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is not a folder: name another one with --out.")
+    out.mkdir(parents=True, exist_ok=True)
 
     def one_run(on_progress: Callable[[int, float], None]) -> Iterator[tuple[int, dict[str, Any]]]:
         yield 0, run(spec, tasks, lambda share: on_progress(0, share))
 
-    Console().print(result_table(_show_and_write([spec], one_run, out)))
+    (result,) = _show_and_write([spec], one_run, out)
+    Console().print(result_table([result]))
+    say(f"Written to {out / result['file']}")
 
 
 def _read_options(pairs: Sequence[str]) -> dict[str, Any]:
@@ -107,7 +120,8 @@ def _read_options(pairs: Sequence[str]) -> dict[str, Any]:
             options.update(tomllib.loads(pair))
         except tomllib.TOMLDecodeError as error:
             raise ValueError(
-                f'--set {pair!r} is not a name and a value, as lr=0.1 or alpha={{kind="ConstantAlpha", value=0.5}}.'
+                f"--set {pair!r} is not a name and a value (numbers as 0.1, text in quotes), as lr=0.1 or "
+                'alpha={kind="ConstantAlpha", value=0.5}.'
             ) from error
     return options
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+
+#: Seconds without a word, where there is no terminal for a bar.
+_SILENCE = 10.0
 
 __all__ = ["counting", "progress", "result_table", "say"]
 
@@ -56,10 +60,15 @@ def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None
 
     console = Console()
     if not console.is_terminal:
-        yield (
-            lambda number, share: None,
-            lambda number, text: console.print(f"{names[number]}: {text}", highlight=False, markup=False),
-        )
+        told = time.monotonic()
+
+        def tell(number: int, share: float) -> None:
+            nonlocal told
+            if share < 1 and time.monotonic() - told > _SILENCE:
+                told = time.monotonic()
+                say(f"{names[number]}: {share:.0%} done", error=True)
+
+        yield tell, lambda number, text: say(f"{names[number]}: {text}")
         return
     columns = (
         TextColumn("{task.description}"),
@@ -80,13 +89,13 @@ def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None
             shares[number] = max(share, shares[number])
             bars.update(whole, completed=sum(shares))
 
-        def say(number: int, text: str) -> None:
+        def announce(number: int, text: str) -> None:
             on_progress(number, 1.0)
             if number in running:
                 bars.remove_task(running.pop(number))
             bars.console.print(f"{names[number]}: {text}", highlight=False, markup=False)
 
-        yield on_progress, say
+        yield on_progress, announce
 
 
 def result_table(results: Sequence[dict[str, Any]]) -> Table:

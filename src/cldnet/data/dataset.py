@@ -76,6 +76,21 @@ class Dataset:
     train: Part
     test: Part | None = None
 
+    def check(self) -> None:
+        """Refuse a test part that does not go with the training part: other shapes, or labels that nobody learns."""
+        train, test = self.train, self.test
+        if test is None:
+            return
+        if test.x.shape[1:] != train.x.shape[1:]:
+            raise ValueError(
+                f"The test part has rows of shape {tuple(test.x.shape[1:])} and the training part of "
+                f"{tuple(train.x.shape[1:])}: they should agree."
+            )
+        unknown = sorted(set(test.y.tolist()) - set(train.y.tolist()), key=str)
+        if unknown or test.y.dtype.kind != train.y.dtype.kind:
+            label = [*unknown, test.y[0]][0]
+            raise ValueError(f"The test part has labels that the training part does not have, such as {label!r}.")
+
     @property
     def digest(self) -> str:
         """Sixteen digits of a SHA-256 over both parts."""

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cldnet.data.dataset import Dataset
-from cldnet.data.stream import Plan, Stream
+from cldnet.data.plan import Plan
+from cldnet.data.stream import Stream
 from cldnet.device import generator
 
 __all__ = ["Permutation", "Rotation", "domains", "permutations", "rotations"]
@@ -82,6 +83,7 @@ class Rotation:
 
 def permutations(tasks: int, seed: int = 0) -> list[Permutation | None]:
     """Permutations for a number of tasks; the first task sees the images as they are."""
+    _check_tasks(tasks)
     return [None, *(Permutation(seed, number) for number in range(tasks - 1))]
 
 
@@ -93,8 +95,14 @@ def rotations(tasks: int, seed: int = 0) -> list[Rotation | None]:
     >>> rotations(3)
     [None, Rotation(degrees=174.61), Rotation(degrees=127.41)]
     """
+    _check_tasks(tasks)
     angles = torch.rand(tasks - 1, generator=generator(seed), dtype=torch.float64) * 180
     return [None, *(Rotation(round(angle, 2)) for angle in angles.tolist())]
+
+
+def _check_tasks(tasks: int) -> None:
+    if tasks < 1:
+        raise ValueError(f"A stream of {tasks} tasks was asked for; expected at least 1.")
 
 
 def domains(data: Dataset, changes: Sequence[Callable[[Tensor], Tensor] | None], name: str) -> Stream:
@@ -109,8 +117,7 @@ def domains(data: Dataset, changes: Sequence[Callable[[Tensor], Tensor] | None],
     >>> len(stream), stream.tasks[2], stream[1].test.x[0].tolist()
     (3, (0, 1), [0, 1, 3, 2])
     """
-    if not changes:
-        raise ValueError("A stream of no tasks was asked for; expected at least 1.")
+    _check_tasks(len(changes))
     if data.test is None:
         raise ValueError(f"{data.name} has no test part, which a stream of domains needs.")
     whole = Stream.from_dataset(data, classes_per_task=len(set(data.train.y.tolist())), seed=None).plans[0]

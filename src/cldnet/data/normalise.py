@@ -21,7 +21,9 @@ CONSTANTS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 
 
-def constants(text: str, input_shape: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def constants(
+    text: str, input_shape: tuple[int, ...], pixels: bool = True
+) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Read how to normalise: ``None`` for the first task's statistics, else mean and spread, one a channel.
 
     Parameters
@@ -30,6 +32,8 @@ def constants(text: str, input_shape: tuple[int, ...]) -> tuple[tuple[float, ...
         ``"first-task"``, a name out of `CONSTANTS`, or ``MEAN:SPREAD`` with pluses between channels.
     input_shape : tuple of int
         Shape of one input; a single constant serves all channels.
+    pixels : bool
+        Whether inputs are uint8, 0 to 255: then constants that only fit 0 to 1 are refused.
 
     Examples
     --------
@@ -49,9 +53,15 @@ def constants(text: str, input_shape: tuple[int, ...]) -> tuple[tuple[float, ...
             f"normalise={text!r} should be {FIRST_TASK}, one of {', '.join(CONSTANTS)}, or numbers as "
             "125.3+123.0+113.9:63.0+62.1+66.7 (means, then spreads, in the units of the images)."
         ) from None
+    if pixels and max(spread) <= 1:
+        raise ValueError(
+            f"normalise={text!r} is for pixels from 0 to 1, and these are from 0 to 255: multiply it by 255."
+        )
     channels = input_shape[0] if len(input_shape) == 3 else 1
     if {len(mean), len(spread)} - {1, channels}:
-        raise ValueError(f"normalise={text!r} has {len(mean)} means; the images have {channels} channels.")
+        raise ValueError(
+            f"normalise={text!r} has {len(mean)} means and {len(spread)} spreads; the images have {channels} channels."
+        )
     return mean * (channels // len(mean)), spread * (channels // len(spread))
 
 

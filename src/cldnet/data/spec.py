@@ -41,11 +41,11 @@ _SPLIT: Mapping[str, Callable[[str], Any]] = {
     "test_size": float,
 }
 _VARIANTS: Mapping[str, Callable[[str], Any]] = {
-    "online": int,
-    "blurry": float,
-    "returning": float,
     "long_tail": float,
     "validation": float,
+    "blurry": float,
+    "returning": float,
+    "online": int,
 }
 _CONVERT = {**_READING, **_SPLIT, **_VARIANTS}
 
@@ -70,7 +70,7 @@ class StreamSpec:
         """Take a text apart; ``kinds`` are the names that a path follows behind a colon."""
         options: dict[str, tuple[str, Any]] = {}
         rest = text
-        while match := re.fullmatch(r"(.*),(\w+)=([^,]*)", rest, re.DOTALL):
+        while match := re.fullmatch(r"(.*?)\s*,\s*(\w+)=([^,]*?)\s*", rest, re.DOTALL):
             name, value = match[2], match[3]
             if name not in _CONVERT:
                 raise ValueError(
@@ -102,14 +102,18 @@ class StreamSpec:
 
     @property
     def variants(self) -> dict[str, Any]:
-        """Options that make another stream of it, in their order."""
-        return self._of(_VARIANTS)
+        """Options that make another stream of it: first those that choose rows, then those that move them."""
+        given = self._of(_VARIANTS)
+        return {name: given[name] for name in _VARIANTS if name in given}
 
     @property
     def base(self) -> str:
         """The stream's name before it is varied; of a path only the last part, which is nobody else's business."""
         name = self.name if self.path is None else f"{self.name}:{Path(self.path).expanduser().resolve().name}"
-        return name + "".join(f",{key}={text}" for key, (text, _) in self.options.items() if key not in _VARIANTS)
+        kept = {key: text for key, (text, _) in self.options.items() if key not in _VARIANTS}
+        if kept.get("order", "").endswith(".json"):
+            kept["order"] = Path(kept["order"]).name
+        return name + "".join(f",{key}={text}" for key, text in kept.items())
 
     def _of(self, table: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, (_, value) in self.options.items() if name in table}

@@ -45,8 +45,10 @@ def order_classes(classes: NDArray[Any], seed: int | None, order: Sequence[Any] 
             raise ValueError(f"order={order!r} should be labels, or numpy:SEED such as numpy:1993.")
         # The papers' orders come from this generator, so no other will do.
         return list(classes[np.random.RandomState(int(number)).permutation(len(classes))].tolist())
-    known = dict.fromkeys(classes.tolist())
+    known = {label: label for label in classes.tolist()}
     labels = [label.item() if isinstance(label, np.generic) else label for label in order]
+    if not labels:
+        raise ValueError("The class order is empty: name at least one class.")
     unknown = [label for label in labels if label not in known]
     if unknown:
         raise ValueError(
@@ -54,7 +56,7 @@ def order_classes(classes: NDArray[Any], seed: int | None, order: Sequence[Any] 
         )
     if len(set(labels)) != len(labels):
         raise ValueError("The class order names a class twice: name each once.")
-    return labels
+    return [known[label] for label in labels]  # the data's own: True is not 1 on paper
 
 
 def share_out(
@@ -109,7 +111,7 @@ def set_aside(labels: NDArray[Any], classes: NDArray[Any], share: float, seed: i
         rows = np.flatnonzero(labels == label)
         count = max(1, round(share * len(rows)))
         if count >= len(rows):
-            raise ValueError(f"Class {label!r} has {len(rows)} examples: too few to set a test part aside.")
+            raise ValueError(f"Class {label.item()!r} has {len(rows)} examples: too few to set a test part aside.")
         chosen[rows[torch.randperm(len(rows), generator=source)[:count].numpy()]] = True
     return chosen
 

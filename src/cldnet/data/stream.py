@@ -16,31 +16,12 @@ from torch import Tensor
 from cldnet.data.arrays import as_inputs, layout
 from cldnet.data.dataset import Dataset, Part
 from cldnet.data.memory import gather
+from cldnet.data.plan import Plan
 from cldnet.data.splits import order_classes, set_aside, share_out
 from cldnet.labels import as_labels
 from cldnet.methods.learner import TaskData
 
-__all__ = ["Plan", "Stream", "Task"]
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What a task takes from the data.
-
-    Attributes
-    ----------
-    classes : tuple of labels
-        The classes that the task is tested on.
-    train, test : Tensor
-        Numbers of its rows in the training part and in the test part, ascending.
-    change : callable, optional
-        What is done to its inputs, training and test alike; its `repr` says all of it.
-    """
-
-    classes: tuple[Any, ...]
-    train: Tensor
-    test: Tensor
-    change: Callable[[Tensor], Tensor] | None = None
+__all__ = ["Stream", "Task"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +141,7 @@ class Stream:
         >>> Stream.from_dataset(data, split=[3, 1], order=list("dcba"), test_size=0.5).tasks
         (('d', 'c', 'b'), ('a',))
         """
+        data.check()
         labels = data.train.y
         classes = np.unique(labels)
         tasks = share_out(order_classes(classes, seed, order), classes_per_task, first, split)
@@ -167,13 +149,17 @@ class Stream:
             test, test_mask = data.train, set_aside(labels, classes, test_size, split_seed)
             train_mask = ~test_mask
         else:
-            _check_test(data.train, data.test)
             test = data.test
             train_mask, test_mask = np.ones(len(labels), np.bool_), np.ones(len(test), np.bool_)
         plans = tuple(
             Plan(task, _where(train_mask & np.isin(labels, task)), _where(test_mask & np.isin(test.y, task)))
             for task in tasks
         )
+        untested = next((plan.classes for plan in plans if not len(plan.test)), None)
+        if untested is not None:
+            raise ValueError(
+                f"No test row has the label {' or '.join(map(repr, untested[:3]))}: a task of it cannot be tested."
+            )
         return cls(name or data.name, plans, data.train, test)
 
     @property
@@ -186,10 +172,18 @@ class Stream:
         """The labels in order of arrival: the label of row ``i`` is ``class_order[i]``."""
         arrived: dict[Any, None] = {}
         known = dict.fromkeys(label for plan in self.plans for label in plan.classes)
-        for plan in self.plans:
-            here = set(self.train_part.y[plan.train.numpy()].tolist())
-            arrived.update(dict.fromkeys(label for label in (*plan.classes, *known) if label in here))
-        return (*arrived, *(label for label in known if label not in arrived))
+        for number, plan in enumerate(self.plans):
+            here = np.unique(self.train_part.y[plan.train.numpy()]).tolist()
+            # A stream that was cut may hold rows of classes whose own task was cut off.
+            order = dict.fromkeys((*plan.classes, *known, *here))
+            arrived.update(dict.fromkeys(label for label in order if label in set(here)))
+            early = [label for label in plan.classes if label not in arrived]
+            if early:
+                raise ValueError(
+                    f"Task {number} of {self.name} is tested on {early[0]!r}, and no training row of that class has come by "
+                    "then. Thin classes out, or cut a validation part, before their rows are moved."
+                )
+        return tuple(arrived)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -215,7 +209,15 @@ class Stream:
         """Rows of labels, by order of arrival."""
         order = np.array(self.class_order)
         ranks = np.argsort(order)
-        return torch.from_numpy(ranks[np.searchsorted(order, labels, sorter=ranks)])
+        found = ranks[np.searchsorted(order, labels, sorter=ranks).clip(max=len(order) - 1)]
+        if not np.array_equal(order[found], labels):
+            raise ValueError("Some labels are not of this stream's classes.")
+        return torch.from_numpy(found)
+
+    @property
+    def data_digest(self) -> str:
+        """Digest of the data set that the rows are taken from."""
+        return Dataset("", self.train_part, None if self.test_part is self.train_part else self.test_part).digest
 
     @cached_property
     def hash(self) -> str:
@@ -253,6 +255,8 @@ class Stream:
         if isinstance(index, slice):
             if index.indices(len(self))[0] != 0 or index.step not in (None, 1):
                 raise ValueError("A stream can be cut at its end, stream[:n]: class rows go by order of arrival.")
+            if not self.plans[index]:
+                raise ValueError(f"stream[:{index.stop}] has no task; expected at least one.")
             return replace(self, plans=self.plans[index])
         if not -len(self) <= index < len(self):
             raise IndexError(f"There is no task {index}: the stream has {len(self)}.")
@@ -275,7 +279,7 @@ class Stream:
             )
             for plan in self.plans
         )
-        return replace(self, name=f"{self.name}/validation", plans=plans, test_part=self.train_part)
+        return replace(self, name=f"{self.name},validation={share:g}", plans=plans, test_part=self.train_part)
 
 
 def _where(mask: NDArray[np.bool_]) -> Tensor:
@@ -292,13 +296,3 @@ def _labels(y: Any, rows: int) -> NDArray[Any]:
     if len(labels) != rows:
         raise ValueError(f"y has {len(labels)} labels; expected one for each of the {rows} rows of X.")
     return labels
-
-
-def _check_test(train: Part, test: Part) -> None:
-    if test.x.shape[1:] != train.x.shape[1:]:
-        raise ValueError(
-            f"X_test has rows of shape {tuple(test.x.shape[1:])} and X of {tuple(train.x.shape[1:])}: they should agree."
-        )
-    unknown = sorted(set(test.y.tolist()) - set(train.y.tolist()), key=str)
-    if test.y.dtype.kind != train.y.dtype.kind or unknown:
-        raise ValueError(f"y_test has labels that y does not have, such as {[*unknown, test.y[0]][0]!r}.")

@@ -19,16 +19,7 @@ from cldnet.data.stream import Stream
 from cldnet.data.variants import blurry, long_tailed, online, returning
 from cldnet.names import nearest_names
 
-__all__ = ["SOURCES", "STREAMS", "NamedStream", "Place", "split_digits", "stream_by_name"]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where data are looked for, what is done about photos that cannot be read, and who is told how far reading is."""
-
-    data: Path | None = None
-    on_bad: Literal["skip", "stop"] = "stop"
-    on_progress: Callable[[int, int], None] | None = None
+__all__ = ["SOURCES", "STREAMS", "NamedStream", "split_digits", "stream_by_name"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,14 @@ def split_digits(seed: int | None = 0) -> Stream:
     return stream_by_name("split-digits", seed)
 
 
-def stream_by_name(text: str, seed: int | None = 0, place: Place | None = None) -> Stream:
+def stream_by_name(
+    text: str,
+    seed: int | None = 0,
+    *,
+    data: Path | str | None = None,
+    on_bad: Literal["skip", "stop"] = "stop",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Stream:
     """Make a stream by its name and options, with the class order of a seed.
 
     Parameters
@@ -118,8 +116,12 @@ def stream_by_name(text: str, seed: int | None = 0, place: Place | None = None) 
         `cldnet.data.spec`).
     seed : int or None
         Seed of the class order (``None``: sorted), of domains, and of what `cldnet.data.variants` draw.
-    place : Place, optional
-        Where data are looked for.
+    data : path, optional
+        Folder in which data sets are looked for first; see `cldnet.data.find.search_path`.
+    on_bad : {"stop", "skip"}
+        What is done about photos that cannot be read.
+    on_progress : callable, optional
+        Told how many photos are read, and of how many.
 
     Examples
     --------
@@ -130,26 +132,26 @@ def stream_by_name(text: str, seed: int | None = 0, place: Place | None = None) 
     ...
     ValueError: There is no stream 'split-digit'. Did you mean 'split-digits'...
     """
-    place = place or Place()
     spec = StreamSpec.parse(text, SOURCES)
+    if spec.path is None and spec.name.lower() in SOURCES:
+        raise ValueError(f"{text!r} lacks a path: write {spec.name.lower()}:PATH.")
     if spec.path is None and spec.name not in STREAMS:
         raise ValueError(f"There is no stream {spec.name!r}. {nearest_names(spec.name, [*STREAMS, *SOURCES])}")
     named = STREAMS.get(spec.name)
-    data = _read(spec, named, place)
+    found = _read(spec, named, data, {"on_bad": on_bad, "on_progress": on_progress})
     if named is not None and named.changes is not None:
         if set(spec.split) - {"tasks"}:
             raise ValueError(f"All tasks of {spec.name} have all classes: of the splits it takes only tasks=N.")
-        stream = domains(data, named.changes(spec.split.get("tasks", named.tasks), seed or 0), spec.base)
+        stream = domains(found, named.changes(spec.split.get("tasks", named.tasks), seed or 0), spec.base)
     else:
-        stream = Stream.from_dataset(data, name=spec.base, **_splitting(spec, named, data, seed))
+        stream = Stream.from_dataset(found, name=spec.base, **_splitting(spec, named, found, seed))
     for option, value in spec.variants.items():
         stream = _VARIANTS[option](stream, value, seed or 0)
     return stream
 
 
-def _read(spec: StreamSpec, named: NamedStream | None, place: Place) -> Dataset:
+def _read(spec: StreamSpec, named: NamedStream | None, data: Path | str | None, photos: Mapping[str, Any]) -> Dataset:
     """Read the data of a stream with the reader that it needs."""
-    photos: dict[str, Any] = {"on_bad": place.on_bad, "on_progress": place.on_progress}
     source = spec.name if named is None else named.data
     useless = set(spec.reading) - set(_READING.get(source, ()))
     if useless:
@@ -160,12 +162,17 @@ def _read(spec: StreamSpec, named: NamedStream | None, place: Place) -> Dataset:
         from cldnet.data.find import load_set  # noqa: PLC0415  (each source loads only what it needs)
 
         options = {**named.reading, **spec.reading}
-        return load_set(source, place.data, **options, **(photos if "size" in _READING.get(source, ()) else {}))
+        return load_set(
+            source,
+            None if data is None else Path(data),
+            **options,
+            **(photos if "size" in _READING.get(source, ()) else {}),
+        )
     path = Path(spec.path or "").expanduser()
     if spec.name == "folder":
         from cldnet.data.images.reader import read_images  # noqa: PLC0415
 
-        return read_images(path, **spec.reading, **photos)
+        return _several_classes(read_images(path, **spec.reading, **photos), path)
     if spec.name == "arrays":
         from cldnet.data.files.arrayfiles import read_arrays  # noqa: PLC0415
 
@@ -173,6 +180,17 @@ def _read(spec: StreamSpec, named: NamedStream | None, place: Place) -> Dataset:
     from cldnet.data.files.tables import read_table  # noqa: PLC0415
 
     return read_table(path, **spec.reading)
+
+
+def _several_classes(photos: Dataset, folder: Path) -> Dataset:
+    """Refuse photos of one class: most often the user pointed one level too high, or too low."""
+    classes = sorted(set(photos.train.y.tolist()))
+    if len(classes) == 1:
+        raise ValueError(
+            f"All photos under {folder} are of one class, {classes[0]!r}. Name the folder that holds a folder for every "
+            f"class: perhaps {folder / classes[0]}, or the one above it."
+        )
+    return photos
 
 
 def _digits() -> Dataset:
@@ -234,6 +252,6 @@ def _order_in(path: Path) -> list[Any]:
         order = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); expected a list of labels.") from error
-    if not isinstance(order, list) or not all(isinstance(label, int | str) for label in order):
+    if not isinstance(order, list) or not all(type(label) in (int, str) for label in order):
         raise ValueError(f'{path} should hold a list of labels, as [3, 1, 4] or ["cat", "dog"].')
     return order

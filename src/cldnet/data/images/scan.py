@@ -87,7 +87,7 @@ def subfolders(folder: Path) -> list[str]:
     ['a', 'b']
     """
     above = _above(folder)
-    names = sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
+    names = sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith((".", "__MACOSX")))
     return [name for name in names if (found := _identity(folder / name)) is not None and found not in above]
 
 
@@ -125,7 +125,7 @@ def _scan_class(root: Path, place: str, label: str) -> tuple[list[Photo], int]:
             continue
         for name in names:
             inner = f"{folder}/{name}"
-            if name.startswith("."):
+            if name.startswith((".", "__MACOSX")):  # what a Mac puts into its archives
                 ignored += 1
             elif os.path.splitext(name)[1].lower() in SUFFIXES:
                 photos.append(look(root, inner, label))
