@@ -18,6 +18,9 @@ from cldnet.nets import may_draw
 
 __all__ = ["Progress", "TaskReport", "fit_task", "log_tenths", "predict_logits"]
 
+#: Numbers in a batch of inputs that are only scored.
+_NUMBERS = 1 << 22
+
 _log = logging.getLogger("cldnet")
 
 
@@ -95,7 +98,7 @@ def fit_task(
     return TaskReport(losses, time.perf_counter() - begun)
 
 
-def predict_logits(learner: Learner, x: Tensor, batch_size: int = 1024, task: int | None = None) -> Tensor:
+def predict_logits(learner: Learner, x: Tensor, batch_size: int | None = None, task: int | None = None) -> Tensor:
     """Scores of inputs over the classes seen, in batches; with the number of their task, if it is told.
 
     Examples
@@ -107,6 +110,8 @@ def predict_logits(learner: Learner, x: Tensor, batch_size: int = 1024, task: in
     >>> predict_logits(learner, torch.zeros(5, 2), batch_size=2).shape
     torch.Size([5, 2])
     """
+    if batch_size is None:  # 1,024 small images, fewer large ones: a net needs many times their size
+        batch_size = max(1, min(1024, _NUMBERS // max(1, x[:1].numel())))
     parts = x.split(batch_size)
     return torch.cat([learner.logits(part) if task is None else learner.logits_in(part, task) for part in parts])
 

@@ -234,8 +234,8 @@ def test_options_of_a_stream_leave_its_preset_alone() -> None:
 
 def test_the_name_of_a_result_file_has_nothing_that_a_file_system_minds(tmp_path: Path) -> None:
     result = run(QUICK, split_digits(0)[:1])
-    result["stream"]["name"] = "split-x,order=" + "+".join(["label"] * 99)
-    assert len(write_result(result, tmp_path).name) < 150
+    result["stream"]["name"] = "split-x,order=" + "+".join(["標籤"] * 99)
+    assert len(write_result(result, tmp_path).name.encode()) < 150
     result["stream"]["name"] = "folder:my pets/2026,size=64"
     assert write_result(result, tmp_path).name.startswith("folder-my-pets-2026,size=64_")
 

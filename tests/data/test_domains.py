@@ -92,6 +92,8 @@ def test_a_validation_part_is_seen_through_the_tasks_own_change() -> None:
 def test_domains_need_tasks_and_a_test_part() -> None:
     with pytest.raises(ValueError, match="expected at least 1"):
         domains(data(), [], "none")
+    with pytest.raises(ValueError, match="has no repr that says what it does"):
+        domains(data(), [lambda x: x], "nameless")
     for make in (permutations, rotations):
         with pytest.raises(ValueError, match="A stream of 0 tasks was asked for"):
             make(0)

@@ -146,8 +146,10 @@ def test_a_whole_set_is_preferred_to_an_earlier_one_that_is_not(
     assert find_set("mnist", tmp_path / "first") == partly
     monkeypatch.setenv("CLDNET_DATA", str(tmp_path / "second"))
     whole = write_idx(tmp_path / "second" / "mnist")
-    assert find_set("mnist", tmp_path / "first") == whole
-    assert len(load_set("mnist", tmp_path / "first").train) == 6
+    assert find_set("mnist", tmp_path / "first") == partly  # the user named it: let him know
+    monkeypatch.setenv("CLDNET_DATA", os.pathsep.join(str(tmp_path / name) for name in ("first", "second")))
+    assert find_set("mnist") == whole
+    assert len(load_set("mnist").train) == 6
 
 
 def test_what_is_not_there_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

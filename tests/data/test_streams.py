@@ -56,6 +56,7 @@ def test_permuted_mnist_permutes_and_takes_a_number_of_tasks(small_data: Path) -
     stream = stream_by_name("permuted-mnist,tasks=3", seed=4, data=small_data)
     assert len(stream) == 3
     assert torch.equal(stream[2].test.x, Permutation(4, 1)(stream[0].test.x))
+    assert stream != stream_by_name("permuted-mnist,tasks=3", seed=5, data=small_data)
     with pytest.raises(ValueError, match="All tasks of permuted-mnist have all classes"):
         stream_by_name("permuted-mnist,first=3", data=small_data)
 
@@ -155,7 +156,7 @@ def test_a_folder_of_photos_an_npz_file_and_a_table_become_streams(small_data: P
 
 
 def test_the_same_seed_gives_the_same_streams_in_another_process(small_data: Path) -> None:
-    texts = ["split-cifar100,first=50,blurry=0.1", "permuted-mnist", "rotated-mnist,online=10", "split-tiny-imagenet"]
+    texts = ["split-cifar100,first=50,blurry=0.4", "permuted-mnist", "rotated-mnist,online=10", "split-tiny-imagenet"]
     program = (
         "import sys; from cldnet.data.streams import stream_by_name;"
         "print(*(stream_by_name(text, 7, data=sys.argv[1]).hash for text in sys.argv[2:]))"

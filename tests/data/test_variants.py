@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cldnet import Stream
 from cldnet.data.dataset import Dataset, Part
 from cldnet.data.domains import domains, permutations
-from cldnet.data.streams import split_digits
+from cldnet.data.streams import split_digits, stream_by_name
 from cldnet.data.variants import blurry, long_tailed, online, returning
 
 VARIANTS: dict[str, Callable[[Stream], Stream]] = {
@@ -82,11 +82,14 @@ def test_a_blurry_class_turns_up_in_every_other_task_in_equal_parts() -> None:
 
 def test_a_class_that_comes_back_comes_back_once_and_later() -> None:
     stream = returning(make(classes=10, per_task=2), 0.4)
+    distances = set()
     for task, classes in enumerate(stream.tasks[:-1]):
         for label in classes:
             found = [other for other in range(len(stream)) if counts(stream, other)[label]]
             assert found[0] == task
             assert len(found) == 2
+            distances.add(found[1] - found[0])
+    assert len(distances) > 1  # not always the next
 
 
 def test_a_long_tail_has_the_ratio_that_was_asked_for() -> None:
@@ -97,6 +100,15 @@ def test_a_long_tail_has_the_ratio_that_was_asked_for() -> None:
     assert sorted((len(task.train) for task in drawn), reverse=True) == sizes
     assert [len(task.train) for task in drawn] != sizes
     assert min(len(task.train) for task in long_tailed(make(), 0.001)) >= 2  # one row a class is left
+
+
+def test_the_seed_ranks_the_classes_of_a_long_tail_apart_from_their_order() -> None:
+    ranked = set()
+    for seed in range(3):
+        stream = stream_by_name("split-digits,long_tail=0.1", seed)
+        found = Counter(stream.train_part.y[numbers(stream)].tolist())
+        ranked.add(tuple(sorted(found, key=found.__getitem__)))
+    assert len(ranked) == 3
 
 
 def test_variants_can_be_combined_and_validated() -> None:
@@ -130,6 +142,8 @@ def test_a_task_is_not_tested_on_what_has_not_come() -> None:
         (lambda s: online(s, 0), "expected at least 1 example"),
         (lambda s: blurry(s, 1.5), "A share of 1.5 of every class cannot move"),
         (lambda s: blurry(s[:1]), "no other task"),
+        (lambda s: returning(s[:1]), "No row of arrays would move"),
+        (lambda s: blurry(s, 0.001), "No row of arrays would move"),
         (lambda s: returning(s, 0.0), "A share of 0.0 of every class cannot move"),
         (lambda s: long_tailed(s, 2.0), "the ratio 2.0 cannot be"),
     ],

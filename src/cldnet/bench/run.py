@@ -146,7 +146,7 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
         "seed": spec.seed,
         "config": {
             "epochs": 1 if learner.traits.one_pass else epochs,
-            "batch_size": batch_size,
+            "batch_size": max(batch_size, learner.min_batch),
             "augment": None if augment is None else str(augment),
             "normalise": "its own" if isinstance(learner.scale, AsTheyAre) else spec.normalise,
             "backbone_options": dict(spec.backbone_options),
@@ -240,6 +240,7 @@ def write_result(result: Mapping[str, Any], folder: Path) -> Path:
     digest = hashlib.sha256(what.encode()).hexdigest()[:8]
     name, method = (re.sub(r"[^\w.,=+-]", "-", text) for text in (result["stream"]["name"], result["method"]))
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name[:100]}_{method}_seed{result['seed']}_{digest}.json"
+    name = name.encode()[:100].decode(errors="ignore")  # file systems count bytes
+    path = folder / f"{name}_{method}_seed{result['seed']}_{digest}.json"
     write_atomically(path, json.dumps(result, indent=1).encode())
     return path

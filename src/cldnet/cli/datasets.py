@@ -76,10 +76,10 @@ def get_command(
     """Download a data set, go on where an earlier download stopped, check it and unpack it."""
     from cldnet.data.catalog import known_set
     from cldnet.data.fetch import get_set
-    from cldnet.data.find import cache_folder, examine, find_set
+    from cldnet.data.find import cache_folder, examine, find_in, find_set
 
     known = known_set(name)
-    here = find_set(name, data)
+    here = find_set(name) if data is None else find_in(known, data)
     if here is not None and examine(known, here).state == "whole":
         say(f"{name} is whole in {here}; there is nothing to get.")
         return

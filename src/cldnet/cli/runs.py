@@ -100,9 +100,10 @@ def run_command(
             f"{tasks.name} is passed once, in batches of {tasks.online}: leave --epochs and --batch-size out."
         )
     say(repr(tasks))
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out} is not a folder: name another one with --out.")
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{out} cannot be made a folder ({error.strerror}): name another one with --out.") from error
 
     def one_run(on_progress: Callable[[int, float], None]) -> Iterator[tuple[int, dict[str, Any]]]:
         yield 0, run(spec, tasks, lambda share: on_progress(0, share))

@@ -87,8 +87,9 @@ class Dataset:
                 f"{tuple(train.x.shape[1:])}: they should agree."
             )
         unknown = sorted(set(test.y.tolist()) - set(train.y.tolist()), key=str)
-        if unknown or test.y.dtype.kind != train.y.dtype.kind:
-            label = [*unknown, test.y[0]][0]
+        kinds = {part.y.dtype.kind.replace("u", "i") for part in (train, test)}
+        if unknown or len(kinds) > 1:
+            label = [*unknown, test.y[0].item()][0]
             raise ValueError(f"The test part has labels that the training part does not have, such as {label!r}.")
 
     @property

@@ -118,6 +118,9 @@ def domains(data: Dataset, changes: Sequence[Callable[[Tensor], Tensor] | None],
     (3, (0, 1), [0, 1, 3, 2])
     """
     _check_tasks(len(changes))
+    nameless = next((change for change in changes if " at 0x" in repr(change)), None)
+    if nameless is not None:  # its address in memory would get into the stream's hash
+        raise ValueError(f"{nameless!r} has no repr that says what it does: make it a dataclass, as Rotation is.")
     if data.test is None:
         raise ValueError(f"{data.name} has no test part, which a stream of domains needs.")
     whole = Stream.from_dataset(data, classes_per_task=len(set(data.train.y.tolist())), seed=None).plans[0]

@@ -68,6 +68,8 @@ def find_in(known: KnownSet, root: Path) -> Path | None:
 def find_set(name: str, data: Path | None = None) -> Path | None:
     """Find the folder with a set's files on the `search_path`: the first that has all of them, else the first with some."""
     known = known_set(name)
+    if data is not None and (named := find_in(known, Path(data).expanduser())) is not None:
+        return named  # a folder that the user named is not passed over because a file is missing
     found = [folder for root in search_path(data) if (folder := find_in(known, root)) is not None]
     return next((folder for folder in found if not _missing(known, folder)), found[0] if found else None)
 
@@ -180,8 +182,9 @@ def _means(part: Part) -> tuple[float, ...]:
     import torch  # noqa: PLC0415  (heavy, and a search needs none of it)
 
     x = part.x if part.x.ndim == 4 else part.x.flatten(1)[:, None]
-    sums = x.flatten(2).sum(dim=(0, 2), dtype=torch.int64).tolist()
-    return tuple(total / (255 * x[:, 0].numel()) for total in sums)
+    # In blocks, because torch widens numbers before it adds them up.
+    sums = torch.stack([block.flatten(2).sum(dim=(0, 2), dtype=torch.int64) for block in x.split(1024)]).sum(0)
+    return tuple(total / (255 * x[:, 0].numel()) for total in sums.tolist())
 
 
 def _count_photos(known: KnownSet, folder: Path) -> Found:

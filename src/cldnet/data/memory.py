@@ -47,7 +47,18 @@ def make_room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     if size <= memory_limit():
         return np.empty(shape, dtype)
     with tempfile.TemporaryFile(prefix="cldnet-") as file:  # unlinked at once where the system can
-        file.truncate(size)
+        try:
+            if hasattr(
+                os, "posix_fallocate"
+            ):  # a mapping of a file that the disk cannot hold ends the process without a word
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+        except OSError as error:
+            raise OSError(
+                f"There is no room for {size / 1e9:.1f} GB of rows in {tempfile.gettempdir()} ({error.strerror}). Name a "
+                "larger disk with TMPDIR, or let more stay in memory with CLDNET_MEMORY_SHARE."
+            ) from error
         return np.memmap(file, dtype, mode="r+", shape=shape)
 
 

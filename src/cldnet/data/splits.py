@@ -95,8 +95,12 @@ def share_out(
     return [tuple(order[low:high]) for low, high in pairwise(edges)]
 
 
-def set_aside(labels: NDArray[Any], classes: NDArray[Any], share: float, seed: int) -> NDArray[np.bool_]:
+def set_aside(
+    labels: NDArray[Any], classes: NDArray[Any], share: float, seed: int, names: Sequence[Any] | None = None
+) -> NDArray[np.bool_]:
     """Choose a share of every class, at least one row and never all of them.
+
+    ``names`` are what a message calls the classes, where labels are only their numbers.
 
     Examples
     --------
@@ -111,7 +115,10 @@ def set_aside(labels: NDArray[Any], classes: NDArray[Any], share: float, seed: i
         rows = np.flatnonzero(labels == label)
         count = max(1, round(share * len(rows)))
         if count >= len(rows):
-            raise ValueError(f"Class {label.item()!r} has {len(rows)} examples: too few to set a test part aside.")
+            name = label.item() if names is None else names[label]
+            raise ValueError(
+                f"Class {name!r} has {len(rows)} examples: too few to set {share:g} of them aside for testing."
+            )
         chosen[rows[torch.randperm(len(rows), generator=source)[:count].numpy()]] = True
     return chosen
 

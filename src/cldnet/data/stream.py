@@ -269,7 +269,7 @@ class Stream:
         """
         used = _union(plan.train for plan in self.plans).numpy()
         rows = self.class_rows(self.train_part.y[used]).numpy()
-        held = used[set_aside(rows, np.unique(rows), share, seed)]
+        held = used[set_aside(rows, np.unique(rows), share, seed, self.class_order)]
         labels = self.train_part.y[held]
         plans = tuple(
             replace(

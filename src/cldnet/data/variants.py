@@ -98,14 +98,16 @@ def long_tailed(stream: Stream, ratio: float = 0.01, seed: int | None = 0) -> St
         raise ValueError(f"A long tail with the ratio {ratio} cannot be: expected more than 0, and 1 at most.")
     draw = generator(0 if seed is None else seed)
     classes = stream.class_order
-    ranks = range(len(classes)) if seed is None else torch.randperm(len(classes), generator=draw).tolist()
+    rank_of = dict(zip(classes, range(len(classes)), strict=True))
+    if seed is not None:  # over sorted labels: the class order may come from the same seed
+        rank_of = dict(zip(sorted(classes), torch.randperm(len(classes), generator=draw).tolist(), strict=True))
     labels = stream.train_part.y
     used = np.unique(np.concatenate([plan.train.numpy() for plan in stream.plans]))
     of_class = [used[labels[used] == label] for label in classes]
     most = max(map(len, of_class))
     kept = []
-    for rows, rank in zip(of_class, ranks, strict=True):
-        count = round(most * ratio ** (rank / max(len(classes) - 1, 1)))
+    for rows, label in zip(of_class, classes, strict=True):
+        count = round(most * ratio ** (rank_of[label] / max(len(classes) - 1, 1)))
         kept.append(_drawn(rows, min(max(count, 1), len(rows)), draw))
     stays = np.sort(np.concatenate(kept))
     plans = tuple(replace(plan, train=torch.from_numpy(np.intersect1d(plan.train, stays))) for plan in stream.plans)
@@ -122,6 +124,7 @@ def _moved(stream: Stream, share: float, seed: int, move: _Move) -> Stream:
     draw = generator(seed)
     labels = stream.train_part.y
     shares: list[list[Any]] = [[] for _ in stream.plans]
+    moves = False
     for task, plan in enumerate(stream.plans):
         rows = plan.train.numpy()
         taken: list[NDArray[np.int64]] = []
@@ -132,6 +135,9 @@ def _moved(stream: Stream, share: float, seed: int, move: _Move) -> Stream:
                 shares[other].append(moved)
             taken.append(some)
         shares[task].append(np.setdiff1d(rows, np.concatenate(taken)))
+        moves = moves or any(len(np.setdiff1d(some, np.concatenate(shares[task]))) for some in taken)
+    if not moves:
+        raise ValueError(f"No row of {stream.name} would move: expected a larger share, or more tasks.")
     plans = tuple(
         replace(plan, train=torch.from_numpy(np.unique(np.concatenate(rows))))
         for plan, rows in zip(stream.plans, shares, strict=True)

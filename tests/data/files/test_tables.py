@@ -308,3 +308,11 @@ def test_without_pyarrow_the_extra_is_named(
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     with pytest.raises(ImportError, match=r'Reading tables needs pyarrow: pip install "cldnet\[tables\]"\.'):
         read_table(write(tmp_path / "a.csv", "a,y\n1,2\n"))
+
+
+def test_labels_that_only_look_like_numbers_stay_apart(tmp_path: Path) -> None:
+    path = tmp_path / "codes.csv"
+    path.write_text("a,label\n1,01\n2,1\n3,10\n")
+    assert read_table(path).train.y.tolist() == ["01", "1", "10"]
+    path.write_text("a,label\n1,-1\n2,1\n3,10\n")
+    assert read_table(path).train.y.tolist() == [-1, 1, 10]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,17 +84,17 @@ def _check_pyarrow() -> None:
 
 
 def _read_csv(path: Path, delimiter: str, label: str | None) -> tuple[Any, _Columns]:
-    from pyarrow import csv, float64, input_stream, types  # noqa: PLC0415
+    from pyarrow import csv, float64, input_stream, string, types  # noqa: PLC0415
 
     with path.open("rb") as file:
         compression = "gzip" if file.read(2) == b"\x1f\x8b" else None
 
-    def read(column_types: dict[str, Any]) -> Any:
+    def read(column_types: dict[str, Any], only: Sequence[str] = ()) -> Any:
         return csv.open_csv(
             input_stream(str(path), compression=compression),
             read_options=csv.ReadOptions(block_size=_BLOCK),
             parse_options=csv.ParseOptions(delimiter=delimiter),
-            convert_options=csv.ConvertOptions(column_types=column_types),
+            convert_options=csv.ConvertOptions(column_types=column_types, include_columns=list(only)),
         )
 
     with _reason_in_words(path), read({}) as first:
@@ -103,7 +103,20 @@ def _read_csv(path: Path, delimiter: str, label: str | None) -> tuple[Any, _Colu
     # A column may begin with whole numbers and go on with others.
     open_types = [name for name in columns.features if not types.is_boolean(schema.field(name).type)]
     with _reason_in_words(path), read(dict.fromkeys(open_types, float64())) as batches:
-        return _collect(batches.schema, batches), columns
+        table = _collect(batches.schema, batches)
+    if types.is_integer(schema.field(columns.label).type):
+        with _reason_in_words(path), read({columns.label: string()}, [columns.label]) as batches:
+            table = _as_written(table, columns.label, _collect(batches.schema, batches))
+    return table, columns
+
+
+def _as_written(table: Any, label: str, text: Any) -> Any:
+    """Take labels as text where they only look like numbers: 01 and 1 are two classes."""
+    written = text.column(label).to_pylist()
+    plain = all(value == str(int(value)) for value in written if value)
+    if plain or table.column(label).null_count:
+        return table
+    return table.set_column(table.column_names.index(label), label, text.column(label))
 
 
 def _read_parquet(path: Path, label: str | None) -> tuple[Any, _Columns]:
