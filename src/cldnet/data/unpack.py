@@ -21,7 +21,8 @@ MAX_MEMBERS = 500_000
 
 _BLOCK = 512
 _CHUNK = 1 << 20
-_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError, NotImplementedError)
+#: `zipfile` raises RuntimeError for a kind of compression that it does not know.
+_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, zlib.error, gzip.BadGzipFile, EOFError, RuntimeError)
 
 
 def unpack(archive: Path, into: Path, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> None:
