@@ -193,3 +193,16 @@ def test_an_old_python_without_safe_unpacking_is_told_so(box: Path, monkeypatch:
     monkeypatch.delattr(tarfile, "data_filter")
     with pytest.raises(OSError, match=r"needs Python 3.11.4"):
         unpack(tar(box / "a.tar"), box / "into")
+
+
+def test_a_kind_of_compression_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "odd.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("a.txt", "abc")
+    content = bytearray(archive.read_bytes())
+    for mark, offset in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        content[content.index(mark) + offset] = 99
+    archive.write_bytes(content)
+    with pytest.raises(ValueError, match=r"odd\.zip"):
+        unpack(archive, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
