@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cldnet.device import generator, isolated_rng, resolve_device, resolve_dtype, tensor_bytes, threads
+from cldnet.device import generator, isolated_rng, resolve_device, resolve_dtype, share_out, tensor_bytes, threads
 
 
 def test_auto_is_a_device_that_is_there() -> None:
@@ -74,7 +74,7 @@ def test_blocks_that_set_the_number_of_threads_at_once_leave_it_as_it_was() -> N
     later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
     later.start()
     later.join()
-    assert seen == [before + 1, before, before]
+    assert seen == [before + 1, before + 2, before]  # the one around it is still open
 
 
 def test_a_block_draws_from_a_source_and_leaves_the_global_generator_alone() -> None:
@@ -99,3 +99,31 @@ def test_bytes_count_what_the_numbers_take() -> None:
     assert tensor_bytes(torch.zeros(3, 2, dtype=torch.float64)) == 48
     assert tensor_bytes(torch.zeros(5, dtype=torch.uint8)) == 5
     assert tensor_bytes(torch.zeros(1).expand(7)) == 28
+
+
+def test_a_block_within_a_block_gives_the_number_back_to_the_outer_one() -> None:
+    before = torch.get_num_threads()
+    with threads(3):
+        with threads(1):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_work_that_is_shared_out_is_all_done_once_on_one_thread_each(count: int) -> None:
+    seen: list[int] = []
+    numbers: list[int] = []
+    with threads(count):
+        share_out(lambda piece: (seen.extend(piece), numbers.append(torch.get_num_threads())), 23, size=4)
+        assert torch.get_num_threads() == count
+    assert sorted(seen) == list(range(23))
+    assert set(numbers) == {1}
+
+
+def test_a_failure_in_shared_out_work_is_raised_and_the_threads_are_given_back() -> None:
+    def fail(piece: range) -> None:
+        raise ValueError(f"no {piece.start}")
+
+    with threads(2), pytest.raises(ValueError, match="no 0"):
+        share_out(fail, 10, size=5)

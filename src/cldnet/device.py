@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock, RLock
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["generator", "isolated_rng", "resolve_device", "resolve_dtype", "tensor_bytes", "threads"]
+__all__ = ["generator", "isolated_rng", "resolve_device", "resolve_dtype", "share_out", "tensor_bytes", "threads"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _global_rng = RLock()
@@ -78,7 +79,7 @@ def isolated_rng(source: torch.Generator, device: torch.device) -> Iterator[None
 def threads(count: int | None) -> Iterator[None]:
     """Run a block on ``count`` threads (``None``: as they are) and restore the number afterwards.
 
-    Blocks in several threads do not wait for each other; each leaves the number that was there before the first of them.
+    Blocks may be nested. Blocks in several threads do not wait for each other; the last one to end restores the number.
 
     Examples
     --------
@@ -94,11 +95,11 @@ def threads(count: int | None) -> Iterator[None]:
         return
     if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
         raise ValueError(f"n_threads={count!r} should be None or a whole number of at least 1.")
-    _thread_blocks.enter(int(count))
+    block = _thread_blocks.enter(int(count))
     try:
         yield
     finally:
-        _thread_blocks.leave()
+        _thread_blocks.leave(block)
 
 
 class _ThreadBlocks:
@@ -106,23 +107,50 @@ class _ThreadBlocks:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._open = 0
+        self._open: dict[object, int] = {}
         self._before = 0
 
-    def enter(self, count: int) -> None:
+    def enter(self, count: int) -> object:
         with self._lock:
-            if self._open == 0:
+            if not self._open:
                 self._before = torch.get_num_threads()
-            self._open += 1
+            block = object()
+            self._open[block] = count
             torch.set_num_threads(count)
+            return block
 
-    def leave(self) -> None:
+    def leave(self, block: object) -> None:
+        """Go back to the number of the block around this one, or of one that another thread has open."""
         with self._lock:
-            self._open -= 1
-            torch.set_num_threads(self._before)  # torch keeps a number a thread as well as one for all
+            del self._open[block]
+            torch.set_num_threads(next(reversed(self._open.values()), self._before))
 
 
 _thread_blocks = _ThreadBlocks()
+
+
+def share_out(work: Callable[[range], None], count: int, size: int) -> None:
+    """Call ``work`` on pieces of ``range(count)``, side by side in as many threads as torch has, each computing on one.
+
+    For work in small steps: one step on several threads would wait for the slowest of them every time, and its numbers
+    would travel between the cores' caches.
+
+    Examples
+    --------
+    >>> squares = torch.zeros(5)
+    >>> share_out(lambda piece: squares[piece.start : piece.stop].copy_(torch.arange(piece.start, piece.stop) ** 2), 5, size=2)
+    >>> squares
+    tensor([ 0.,  1.,  4.,  9., 16.])
+    """
+    pieces = [range(first, min(first + size, count)) for first in range(0, count, size)]
+    workers = min(torch.get_num_threads(), len(pieces))
+    if workers <= 1:
+        for piece in pieces:
+            work(piece)
+        return
+    with threads(1), ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(work, pieces):  # a failure in a thread is raised here
+            pass
 
 
 def tensor_bytes(tensor: Tensor) -> int:
