@@ -14,11 +14,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from cldnet import CLDNetClassifier
 from cldnet.model import Model
+from cldnet.nets import RandomReLU
+from cldnet.nets.patches import WhitenedPatches
 
 SOLVERS = ("exact", "hbo")
 CENTRES = 5 * np.random.default_rng(7).normal(size=(6, 4))
@@ -292,7 +295,7 @@ def test_order_and_chunks_of_the_data_leave_no_trace_in_the_exact_solver(order: 
     # Rows go by arrival, so the columns of the state may be swapped; what the user sees may differ by rounding alone.
     np.testing.assert_allclose(clf.decision_function(X), WHOLE.decision_function(X), rtol=0, atol=1e-9)
     assert np.array_equal(clf.predict(X), WHOLE.predict(X))
-    assert torch.equal(state(clf)["gram"], state(WHOLE)["gram"])
+    assert torch.equal(state(clf)["second.packed"], state(WHOLE)["second.packed"])
     assert clf._model is not None
     assert WHOLE._model is not None
     ours, theirs = clf._model.labels.columns, WHOLE._model.labels.columns
@@ -516,3 +519,65 @@ def test_without_a_seed_numpys_global_generator_is_left_alone() -> None:
     before = np.random.get_state()[1].tolist()  # noqa: NPY002
     CLDNetClassifier(capacity=4, alpha=1.0).fit(*rows(0, 1))
     assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+# -- feature maps by name, or given ------------------------------------------------------------------------------------
+
+
+def test_images_are_learned_over_whitened_patches_which_are_fitted_once_and_saved(tmp_path: Any) -> None:
+    digits = load_digits()
+    first, X = digits.target < 5, digits.images.astype(np.uint8)
+    given = WhitenedPatches((8, 8), filters=8, seed=0, size=4, windows=2, mirror=False)
+    clf = make("exact", backbone=given, capacity=10, alpha="gcv").partial_fit(X[first], digits.target[first])
+    assert not given.fitted  # the model has a copy of its own
+    fitted = clf.feature_map_.map_id
+    clf.partial_fit(X[~first], digits.target[~first])
+    assert clf.feature_map_.map_id == fitted
+    assert clf.score(X, digits.target) > 0.9
+    clf.save(tmp_path / "model")
+    loaded = CLDNetClassifier.load(tmp_path / "model")
+    assert_same_answers(loaded, clf, X)
+    assert loaded.feature_map_.map_id == fitted
+
+
+def assert_same_answers(first: CLDNetClassifier, second: CLDNetClassifier, X: Any) -> None:
+    assert np.array_equal(first.decision_function(X), second.decision_function(X))
+    assert np.array_equal(first.predict_proba(X), second.predict_proba(X))
+
+
+def test_patches_by_name_want_images_and_enough_of_them() -> None:
+    digits = load_digits()
+    with pytest.raises(ValueError, match=r"at least [\d,]+ rows"):
+        make("exact", backbone="patches", capacity=10).fit(digits.images[:50], digits.target[:50])
+    with pytest.raises(ValueError, match="image"):
+        make("exact", backbone="patches", capacity=10).fit(digits.data, digits.target)
+
+
+@pytest.mark.parametrize("gram", ["diagonal", 6, np.int64(6)])
+def test_a_small_device_may_keep_less_than_all_moments(gram: Any, tmp_path: Any) -> None:
+    X, y = rows(0, 1, 2, count=30)
+    features = RandomReLU((4,), features=40, seed=0)
+    clf, whole = (make("exact", backbone=features, gram=kept).fit(X, y) for kept in (gram, "full"))
+    assert clf.score(X, y) > 0.8
+    assert clf.footprint().bytes["sums"] < whole.footprint().bytes["sums"]
+    clf.save(tmp_path / "model")
+    loaded = CLDNetClassifier.load(tmp_path / "model")
+    assert loaded.gram == gram
+    assert_same_answers(loaded, clf, X)
+    assert_same_answers(loaded.partial_fit(X, y), clf.partial_fit(X, y), X)
+
+
+def test_a_module_of_ones_own_that_is_a_feature_map_is_told_by_its_fingerprint(tmp_path: Any) -> None:
+    class Mine(RandomReLU):
+        """Inherits the name of its parent's make, and computes something else."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).square() / 127
+
+    X, y = rows(0, 1)
+    clf = make("exact", backbone=Mine((4,), features=8, seed=0), dtype="float64").fit(X, y)
+    clf.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="over a module of your own"):
+        CLDNetClassifier.load(tmp_path / "model")
+    loaded = CLDNetClassifier.load(tmp_path / "model", backbone=Mine((4,), features=8, seed=1))
+    assert_same_answers(loaded, clf, X)

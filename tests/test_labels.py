@@ -1,4 +1,4 @@
-"""Labels: any kind, one kind a table, rows by order of arrival, nothing ever moves."""
+"""Labels: any kind, one kind a table, rows by order of arrival, nothing ever moves, what left can come back."""
 
 from __future__ import annotations
 
@@ -128,12 +128,81 @@ def test_rows_of_labels_that_are_not_in_the_table_are_minus_one() -> None:
     assert len(table) == 2
 
 
+# -- labels that left --------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(SESSIONS, st.data())
+def test_a_retired_label_leaves_the_classes_and_gets_its_own_row_back(sessions: list[list[Any]], data: Any) -> None:
+    table = LabelTable(capacity=100)
+    order = list(dict.fromkeys(label for labels in sessions for label in labels))
+    table.learn(order)
+    gone = data.draw(st.lists(st.sampled_from(order), unique=True))
+    for label in gone:
+        table.retire(label)
+    left = [label for label in order if label not in gone]
+    assert len(table) == len(order)
+    assert table.classes.tolist() == sorted(left)
+    assert table.by_row.tolist() == left
+    assert [order[row] for row in table.columns] == sorted(left)
+    assert table.rows(order).tolist() == [-1 if label in gone else row for row, label in enumerate(order)]
+    twin = LabelTable.from_json(json.loads(json.dumps(table.to_json())))
+    assert twin.to_json() == table.to_json()
+    for other in (table, twin):
+        assert other.learn(order).tolist() == list(range(len(order)))
+        assert other.classes.tolist() == sorted(order)
+
+
+def test_a_retired_label_keeps_its_room() -> None:
+    table = LabelTable(capacity=2)
+    table.learn(["a", "b"])
+    table.retire("a")
+    with pytest.raises(ValueError, match="room for 2 classes, 2 are taken and 1 more came"):
+        table.learn(["c"])
+    assert table.learn(["a"]).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("label", "complaint"),
+    [
+        (7, "There is no class 7: 1, 2 are known"),
+        (3, "There is no class 3: 1, 2 are known"),
+        (True, "Labels of type bool cannot follow labels of type int"),
+        ("1", "Labels of type str cannot follow labels of type int"),
+        (None, "None or NaN"),
+    ],
+)
+def test_a_label_that_is_not_there_cannot_be_retired(label: Any, complaint: str) -> None:
+    table = LabelTable(capacity=4)
+    table.learn([3, 1, 2])
+    table.retire(3)
+    before = table.to_json()
+    with pytest.raises(ValueError, match=complaint):
+        table.retire(label)
+    assert table.to_json() == before
+
+
+def test_a_table_of_an_older_file_has_nothing_retired() -> None:
+    table = LabelTable.from_json({"capacity": 4, "kind": "str", "labels": ["b", "a"]})
+    assert table.classes.tolist() == ["a", "b"]
+    assert table.to_json()["retired"] == []
+
+
+def test_many_unknown_labels_are_named_in_part() -> None:
+    table = LabelTable(capacity=20)
+    table.learn(range(10))
+    with pytest.raises(ValueError, match=r"no class 20, 21, 22, 23, 24, 25, …: 0, 1, 2, 3, 4, 5, … are known"):
+        table.known_rows([*range(10), *range(20, 30)])
+
+
 @pytest.mark.parametrize(
     ("state", "complaint"),
     [
         ({"capacity": 4, "kind": "bytes", "labels": ["a"]}, "unknown type of label"),
         ({"capacity": 4, "kind": "str", "labels": ["a", "a"]}, "names a label twice"),
         ({"capacity": 1, "kind": "int", "labels": [1, 2]}, "room for 1 classes"),
+        ({"capacity": 4, "kind": "int", "labels": [1, 2], "retired": [3]}, "no class 3"),
+        ({"capacity": 4, "kind": "int", "labels": [1, 2], "retired": [1, 1]}, "no class 1"),
     ],
 )
 def test_a_damaged_table_is_refused(state: dict[str, Any], complaint: str) -> None:

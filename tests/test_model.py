@@ -1,4 +1,4 @@
-"""What a classifier's model is built from, and how its parameters become those of a method."""
+"""A learner with its labels: built, copied, and what a file says of its backbone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from cldnet.data.rows import Inputs
-from cldnet.methods.parts.alpha import ConstantAlpha
-from cldnet.model import Model, Structure, solver_options
+from cldnet.model import Model, read_backbone
+from cldnet.nets import RandomReLU
+from cldnet.structure import Structure
 
 VECTORS = Inputs((4,), None, False, 1.0)
 
@@ -20,27 +21,17 @@ def structure(**changed: Any) -> Structure:
     return Structure(**{**parameters, "dtype": "float32", **changed})
 
 
-def test_a_number_for_alpha_is_the_projectors_constant_and_gcv_leaves_it_to_adapt() -> None:
-    assert solver_options(structure(solver="hbo"), lr=0.1, alpha=2)["alpha"] == ConstantAlpha(2.0)
-    assert "alpha" not in solver_options(structure(solver="hbo"), lr=0.1, alpha="gcv")
-
-
 def test_a_copy_of_a_model_learns_apart_and_is_built_from_the_same() -> None:
     made_from = structure(backbone=nn.Linear(4, 3))
     model = Model.build(made_from, {}, seed=0, inputs=VECTORS)
-    twin = model.copy()
+    twin = model.copy({"alpha": 2.0})
     twin.labels.learn(["a"])
     twin.learner.counters.fill_(7)
     assert len(model.labels) == 0
     assert model.learner.seen == 0
+    assert model.learner.config.alpha == "gcv"
+    assert twin.learner.config.alpha == 2.0
     assert twin.structure is made_from
-
-
-def test_a_structure_takes_a_list_for_a_shape_and_tells_what_changed() -> None:
-    assert structure(input_shape=[2, 2]) == structure(input_shape=(2, 2))
-    structure().check_unchanged(structure())
-    with pytest.raises(ValueError, match="capacity was 4 when the model was made and is 5 now"):
-        structure().check_unchanged(structure(capacity=5))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -49,3 +40,31 @@ def test_the_exact_solver_scores_in_float64_and_the_net_in_what_was_asked_for(dt
     for solver, expected in wanted.items():
         model = Model.build(structure(solver=solver, dtype=dtype), {}, seed=0, inputs=VECTORS)
         assert model.learner.setting.dtype == expected
+
+
+def test_an_older_file_names_a_map_by_its_size() -> None:
+    backbone = read_backbone({"input_shape": [2, 3], "features": 7})
+    assert isinstance(backbone, RandomReLU)
+    assert (backbone.input_shape, backbone.out_features) == ((2, 3), 8)
+    assert read_backbone("mlp") == "mlp"
+
+
+def test_a_map_for_other_inputs_is_refused() -> None:
+    made_from = structure(backbone=RandomReLU((5,), features=3, seed=0))
+    with pytest.raises(ValueError, match=r"takes inputs of shape \(5,\), and X has \(4,\)"):
+        Model.build(made_from, {}, seed=0, inputs=VECTORS)
+
+
+def test_models_over_a_module_have_different_ids_if_their_inputs_are_scaled_differently() -> None:
+    module = nn.Linear(4, 3)
+    models = [Model.build(structure(backbone=module), {}, seed=0, inputs=VECTORS) for _ in range(3)]
+    for model, factor in zip(models, (1.0, 1.0, 2.0), strict=True):
+        model.learner.scale.set([0.0] * 4, [factor] * 4)  # type: ignore[union-attr]
+    assert models[0].map_id == models[1].map_id != models[2].map_id
+    assert models[0].exact.features.map_id == models[2].exact.features.map_id
+
+
+def test_only_the_exact_solver_keeps_sums() -> None:
+    model = Model.build(structure(solver="hbo"), {}, seed=0, inputs=VECTORS)
+    with pytest.raises(ValueError, match="solver='hbo' learns by gradient steps and keeps no sums"):
+        _ = model.statistics

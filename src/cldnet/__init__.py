@@ -9,18 +9,38 @@ from typing import TYPE_CHECKING, Any
 from cldnet.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from cldnet.additive import MapTraceWarning as MapTraceWarning
     from cldnet.checks import check_learner as check_learner
     from cldnet.classifier import CLDNetClassifier as CLDNetClassifier
+    from cldnet.classifier import merge as merge
     from cldnet.data.stream import Stream as Stream
     from cldnet.data.streams import stream_by_name as stream_by_name
+    from cldnet.mapfile import load_map as load_map
+    from cldnet.mapfile import save_map as save_map
+    from cldnet.statistics import Statistics as Statistics
 
-__all__ = ["CLDNetClassifier", "Stream", "check_learner", "stream_by_name"]
+__all__ = [
+    "CLDNetClassifier",
+    "MapTraceWarning",
+    "Statistics",
+    "Stream",
+    "check_learner",
+    "load_map",
+    "merge",
+    "save_map",
+    "stream_by_name",
+]
 
 # Read on first use: `import cldnet` stays light, scikit-learn is imported only by those who need it.
 _HOMES = {
     "CLDNetClassifier": "cldnet.classifier",
+    "MapTraceWarning": "cldnet.additive",
+    "Statistics": "cldnet.statistics",
     "Stream": "cldnet.data.stream",
     "check_learner": "cldnet.checks",
+    "load_map": "cldnet.mapfile",
+    "merge": "cldnet.classifier",
+    "save_map": "cldnet.mapfile",
     "stream_by_name": "cldnet.data.streams",
 }
 

@@ -5,35 +5,31 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_feature_names
-from torch import Tensor, nn
+from torch import nn
 
 import cldnet.store as store
-from cldnet.data.arrays import as_inputs, layout
+from cldnet.additive import Additive
 from cldnet.data.rows import Rows, Session
-from cldnet.device import resolve_device, threads
+from cldnet.device import resolve_device
 from cldnet.fit import log_tenths
-from cldnet.footprint import Footprint, footprint
 from cldnet.labels import LabelTable
-from cldnet.model import Model, Structure, check_whole, read_backbone, solver_options
+from cldnet.model import Model, read_backbone
+from cldnet.nets import FeatureMap
+from cldnet.statistics import Statistics
+from cldnet.structure import Structure, check_whole, solver_options
 
-__all__ = ["CLDNetClassifier"]
+__all__ = ["CLDNetClassifier", "merge"]
 
 _log = logging.getLogger("cldnet")
 
 
-class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class CLDNetClassifier(Additive):
     """A classifier that learns new classes for ever: it keeps no data, never grows and does not forget.
 
     Parameters
@@ -43,8 +39,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         algorithm, a net trained by gradient steps through projectors; it wants inputs of many dimensions, since each
         task takes up some of them for good.
     backbone : str or nn.Module
-        ``"auto"``, a name out of `cldnet.nets.BACKBONES`, or a module of your own that maps inputs to vectors. A module is
-        copied; ``"exact"`` freezes it, ``"hbo"`` trains it.
+        ``"auto"``, a name out of `cldnet.nets.BACKBONES`, a `cldnet.nets.FeatureMap` (fitted or not), or a module of your own
+        that maps inputs to vectors. A module is copied; ``"exact"`` freezes it, ``"hbo"`` trains it.
     capacity : int
         Room for classes. The model's size depends on it, and never on the number of classes seen.
     embed_dim : int
@@ -53,12 +49,16 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     alpha : "gcv" or float
         ``"exact"``: ridge penalty, by default chosen from the sums by generalised cross-validation. ``"hbo"``: the
         projectors' α (Eq. 6) if it is a number; by default it adapts to each batch.
+    gram : "full", "diagonal" or int
+        ``"exact"``: what is kept of the features' second moments. Less than all is for small devices, at a loss; rows cannot
+        be forgotten then.
     epochs, batch_size, lr
         Training of ``"hbo"``. (``"exact"`` sees every row once.)
     input_shape : tuple of int, optional
         Shape that flat rows are folded into, for example ``(28, 28)`` or ``(3, 32, 32)``.
     device, dtype, n_threads
-        Where and how to compute (``"exact"`` scores in float64 either way). ``n_threads`` is set for the time of a call.
+        Where and how to compute (``"exact"`` scores in float64 either way, and sums in it; ``"float64"`` is for features of
+        your own that are not whole numbers up to 127). ``n_threads`` is set for the time of a call.
     random_state : int, RandomState or None
         Seed of everything random.
     verbose : int
@@ -87,6 +87,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         capacity: int = 1000,
         embed_dim: int = 1000,
         alpha: float | str = "gcv",
+        gram: str | int = "full",
         epochs: int = 10,
         batch_size: int = 16,
         lr: float = 0.05,
@@ -102,6 +103,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.capacity = capacity
         self.embed_dim = embed_dim
         self.alpha = alpha
+        self.gram = gram
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -114,8 +116,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CLDNetClassifier:
         """Forget everything and learn from ``X`` and ``y`` alone."""
-        if self._session is not None:
-            raise RuntimeError("A session is open: partial_fit adds to it, and fit has to wait for its end.")
+        self._outside_session("fit")
         structure, options = self._parameters(None)
         rows = Rows.checked(X, y, sample_weight, structure.input_shape, LabelTable(structure.capacity))
         self._model = self._learned(rows, structure, options, None)
@@ -174,79 +175,19 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             model = self._model
             self._swap_in(self._learned(session.rows, *self._parameters(model), model), model)
 
-    def _swap_in(self, work: Model, model: Model | None) -> None:
-        if self._model is not model:
-            raise RuntimeError(
-                "Another thread taught this model meanwhile, and this call began from the model before: nothing of it "
-                "was kept. Call again, and teach one model from one thread at a time."
-            )
-        self._model = work
-
     def _learned(self, rows: Rows, structure: Structure, options: dict[str, Any], model: Model | None) -> Model:
-        """Teach a new model, or a copy: whoever predicts meanwhile, in another thread, has the model as it was."""
-        device = resolve_device(self.device)
-        with threads(self.n_threads), torch.inference_mode(False), torch.enable_grad():
+        """Teach a new model, or a copy of the one that is there."""
+        with self._computing():
             if model is None:
                 work = Model.build(structure, options, seed=self._seed(), inputs=rows.inputs)
+                work.learner.to(resolve_device(self.device))
             else:
-                work = model.copy()
-                work.learner.configure(options)
-            work.learner.to(device)
+                work = self._copied(model)
             on_step = log_tenths if self.verbose > 1 else None
             report = work.learn(rows, epochs=self.epochs, batch_size=self.batch_size, on_step=on_step)
         if self.verbose:
             _log.info("learned %d rows in %.2f s; %d classes seen", len(rows.y), report.seconds, len(work.labels))
         return work
-
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Score of every class, columns as `classes_`; for two classes the difference, as scikit-learn has it."""
-        scores = self._scores(X, self._fitted())
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
-
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probability of every class, columns as `classes_`: a softmax over the scores."""
-        model = self._fitted()
-        return model.probabilities(self._scores(X, model))
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Label of every row, in the type in which labels came."""
-        model = self._fitted()
-        labels: NDArray[Any] = model.labels.classes[self._scores(X, model).argmax(axis=1)]
-        return labels
-
-    def _scores(self, X: Any, model: Model) -> NDArray[np.float64]:
-        # One model from the first line to the last: another thread may put the next one in its place meanwhile.
-        x = layout(as_inputs(X), model.structure.input_shape)
-        self._check_inputs(X, x, model)
-        with threads(self.n_threads):
-            return model.scores(x)
-
-    @property
-    def n_features_in_(self) -> int:
-        """Numbers in one input."""
-        return self._fitted(AttributeError).inputs.count
-
-    @property
-    def feature_names_in_(self) -> NDArray[Any]:
-        """Names of the columns, where the first inputs had some."""
-        names = self._fitted(AttributeError).inputs.names
-        if names is None:
-            raise AttributeError("The columns of the first inputs had no names.")
-        return np.array(names, dtype=object)
-
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """Labels seen so far, sorted."""
-        return self._fitted(AttributeError).labels.classes
-
-    def footprint(self) -> Footprint:
-        """Bytes by kind of everything that the model keeps."""
-        model = self._fitted()
-        return footprint(model.learner, labels=len(str(model.labels.to_json()["labels"]).encode()))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file (safetensors with a JSON manifest): there whole or not at all."""
-        self._fitted().save(path, {**self.get_params(deep=False), "device": str(self.device)})
 
     @classmethod
     def load(
@@ -265,6 +206,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             structure, options = clf._parameters(None)
             clf.input_shape = structure.input_shape  # JSON has no tuples
             clf._model = Model.load(tensors, manifest, structure, options)
+            if backbone is None and isinstance(clf.backbone, FeatureMap) and manifest.get("fitted_map"):
+                clf.backbone.load_state_dict(clf._model.exact.features.state_dict())
         except (KeyError, TypeError, RuntimeError) as error:
             raise ValueError(
                 f"{os.fspath(path)!r} does not hold a whole model ({error}): use the last good copy."
@@ -272,20 +215,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         clf._model.learner.to(resolve_device(clf.device))
         return clf
 
-    # Class attributes, so that __init__ stores its arguments and nothing else, as scikit-learn wants it.
-    _model: Model | None = None
-    _session: Session | None = None
-
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "_session"}
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return self._model is not None
-
-    def _fitted(self, error: type[Exception] = NotFittedError) -> Model:
-        if self._model is None:
-            raise error("This CLDNetClassifier has not learned anything yet: call fit or partial_fit first.")
-        return self._model
 
     def _seed(self) -> int:
         if self.random_state is None:  # numpy's global generator is left alone
@@ -295,7 +226,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _parameters(self, model: Model | None) -> tuple[Structure, dict[str, Any]]:
         """Check the parameters; return what a model is built from and its solver's options."""
-        now = Structure(self.solver, self.backbone, self.capacity, self.embed_dim, self.input_shape, self.dtype)
+        sizes = self.capacity, self.embed_dim, self.input_shape
+        now = Structure(self.solver, self.backbone, *sizes, self.dtype, self.gram)
         check_whole("epochs", self.epochs)
         check_whole("batch_size", self.batch_size)
         if model is not None:
@@ -305,6 +237,30 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _table(self, structure: Structure) -> LabelTable:
         return LabelTable(structure.capacity) if self._model is None else self._model.labels
 
-    def _check_inputs(self, X: Any, x: Tensor, model: Model) -> None:
-        _check_feature_names(self, X, reset=False)
-        model.inputs.check(x)
+
+def merge(models: Iterable[CLDNetClassifier | Statistics]) -> CLDNetClassifier:
+    """Make the model of all data that several models have learned apart, over one feature map. They stay as they are.
+
+    Parameters
+    ----------
+    models : iterable of CLDNetClassifier or Statistics
+        At least one is a classifier; the result has the parameters of the first of them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from cldnet.nets import RandomReLU
+    >>> shared = RandomReLU((2,), features=16, seed=0)
+    >>> shared.fit(torch.tensor([[0.0, 0.0], [9.0, 9.0]]))
+    >>> here = CLDNetClassifier(backbone=shared).fit([[0.0, 0.1], [5.0, 5.1]], ["cat", "dog"])
+    >>> there = CLDNetClassifier(backbone=shared).fit([[9.0, 0.1], [0.1, 0.0]], ["owl", "cat"])
+    >>> merge([here, there]).classes_
+    array(['cat', 'dog', 'owl'], dtype='<U3')
+    """
+    parts = list(models)
+    for number, base in enumerate(parts):
+        if isinstance(base, CLDNetClassifier):
+            result = CLDNetClassifier(**base.get_params(deep=False))
+            result._model = base._fitted()  # shared, since merging makes a copy
+            return result.merge([*parts[:number], *parts[number + 1 :]])
+    raise ValueError("merge needs a classifier among its models, for its feature map: statistics have none.")

@@ -1,4 +1,4 @@
-"""The user's labels and the rows that stand for them: by order of arrival, append-only."""
+"""The user's labels and the rows that stand for them: by order of arrival; a row, once given, is its label's for ever."""
 
 from __future__ import annotations
 
@@ -26,35 +26,43 @@ class LabelTable:
     array([2])
     >>> table.classes, table.columns
     (array(['ant', 'cat', 'dog'], dtype='<U3'), array([2, 0, 1]))
+    >>> table.retire("cat")
+    >>> table.classes, len(table)
+    (array(['ant', 'dog'], dtype='<U3'), 3)
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = int(capacity)
         self.kind: str | None = None
         self._row_of: dict[Any, int] = {}
+        self._retired: set[Any] = set()
 
     def __len__(self) -> int:
+        """Rows taken, those of retired labels among them."""
         return len(self._row_of)
 
     @property
+    def _live(self) -> list[Any]:
+        return sorted(label for label in self._row_of if label not in self._retired)
+
+    @property
     def classes(self) -> NDArray[Any]:
-        """The labels seen, sorted, in the user's own type."""
-        return np.array(sorted(self._row_of), dtype=_DTYPES[self.kind or "int"])
+        """The labels seen and not retired, sorted, in the user's own type."""
+        return np.array(self._live, dtype=_DTYPES[self.kind or "int"])
 
     @property
     def columns(self) -> NDArray[np.int64]:
         """The row of every label of `classes`: ``scores[:, table.columns]`` follows `classes`."""
-        return np.array([self._row_of[label] for label in sorted(self._row_of)], dtype=np.int64)
+        return np.array([self._row_of[label] for label in self._live], dtype=np.int64)
+
+    @property
+    def by_row(self) -> NDArray[Any]:
+        """The labels of `classes` in the order of their rows."""
+        return self.classes[self.columns.argsort()]
 
     def check(self, labels: Any) -> NDArray[Any]:
         """Return the labels as a clean array, or say what is wrong with them. The table does not change."""
-        array = as_labels(labels)
-        kind = _KINDS[array.dtype.kind]
-        if self.kind is not None and kind != self.kind:
-            raise ValueError(
-                f"Labels of type {kind} cannot follow labels of type {self.kind}: a model's labels have one type. "
-                f"Convert y with y.astype({self.kind})."
-            )
+        array = self._same_kind(labels)
         fresh = {label for label in np.unique(array).tolist() if label not in self._row_of}
         if len(self) + len(fresh) > self.capacity:
             raise ValueError(
@@ -63,26 +71,55 @@ class LabelTable:
             )
         return array
 
+    def _same_kind(self, labels: Any) -> NDArray[Any]:
+        array = as_labels(labels)
+        kind = _KINDS[array.dtype.kind]
+        if self.kind is not None and kind != self.kind:
+            raise ValueError(
+                f"Labels of type {kind} cannot follow labels of type {self.kind}: a model's labels have one type. "
+                f"Convert y with y.astype({self.kind})."
+            )
+        return array
+
     def learn(self, labels: Any) -> NDArray[np.int64]:
         """Give every label its row, new labels the next free rows in order of arrival."""
         array = self.check(labels)
+        if not len(array):
+            return np.zeros(0, dtype=np.int64)
         self.kind = _KINDS[array.dtype.kind]
         values, first, inverse = np.unique(array, return_index=True, return_inverse=True)
         for position in np.argsort(first):
             self._row_of.setdefault(values[position].item(), len(self._row_of))
+        self._retired.difference_update(values.tolist())
         return self._rows(values)[inverse]
 
+    def retire(self, label: Any) -> None:
+        """Take a label out of `classes`. Its row stays reserved: if the label is learned again, it gets the same one."""
+        self.known_rows([label])
+        self._retired.update(as_labels([label]).tolist())
+
+    def known_rows(self, labels: Any) -> NDArray[np.int64]:
+        """Rows of labels, all of which have to be among `classes`."""
+        array = self._same_kind(labels)
+        rows = self.rows(array)
+        if (rows < 0).any():
+            raise ValueError(f"There is no class {_some(np.unique(array[rows < 0]))}: {_some(self.classes)} are known.")
+        return rows
+
     def rows(self, labels: Any) -> NDArray[np.int64]:
-        """Rows of labels that are in the table; ``-1`` for those that are not."""
+        """Rows of labels that are in the table; ``-1`` for those that are not, or retired."""
         values, inverse = np.unique(as_labels(labels), return_inverse=True)
         return self._rows(values)[inverse]
 
     def _rows(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        return np.array([self._row_of.get(value, -1) for value in values.tolist()], dtype=np.int64)
+        known = [-1 if value in self._retired else self._row_of.get(value, -1) for value in values.tolist()]
+        return np.array(known, dtype=np.int64)
 
     def to_json(self) -> dict[str, Any]:
         """Describe the table in types that JSON has."""
-        return {"capacity": self.capacity, "kind": self.kind, "labels": list(self._row_of)}
+        labels = list(self._row_of)
+        retired = [label for label in labels if label in self._retired]
+        return {"capacity": self.capacity, "kind": self.kind, "labels": labels, "retired": retired}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> LabelTable:
@@ -95,6 +132,8 @@ class LabelTable:
             table.learn(np.array(labels, dtype=_DTYPES[state["kind"]]))
         if len(table) != len(labels):
             raise ValueError("The label table names a label twice.")
+        for label in state.get("retired", []):  # older files have none
+            table.retire(label)
         return table
 
 
@@ -146,6 +185,11 @@ def _from_values(labels: Sequence[Any]) -> NDArray[Any]:
     if len(kinds) > 1 and kinds != {int, float}:
         raise ValueError(f"y mixes labels of types {names}: use one type for all labels of a model.")
     return np.array(values)
+
+
+def _some(labels: NDArray[Any], most: int = 6) -> str:
+    """Name a few labels."""
+    return ", ".join([*map(repr, labels[:most].tolist()), *["…"] * (len(labels) > most)]) or "none"
 
 
 def _missing(value: Any) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,70 +20,34 @@ from cldnet.data.rows import Inputs, Rows
 from cldnet.device import resolve_dtype
 from cldnet.fit import Progress, TaskReport, fit_task, predict_logits
 from cldnet.labels import LabelTable
-from cldnet.math.basis import reachable_gamma
+from cldnet.math.calibration import Calibration, calibrate
 from cldnet.methods import build_learner
+from cldnet.methods.exact import Exact
 from cldnet.methods.learner import Learner, Setting, TaskData
-from cldnet.methods.parts.alpha import ConstantAlpha
-from cldnet.nets.features import RandomReLU
+from cldnet.nets import FeatureMap, build_map, is_described
 from cldnet.nets.fingerprint import Fingerprint
+from cldnet.statistics import Statistics, joined
+from cldnet.structure import SOLVERS, Structure
 from cldnet.version import __version__
 
-__all__ = ["SOLVERS", "Model", "Structure", "check_whole", "read_backbone", "solver_options"]
+__all__ = ["Model", "read_backbone"]
 
-#: The method behind each solver's name.
-SOLVERS: Mapping[str, str] = {"exact": "exact", "hbo": "cldnet"}
-#: Softness of the exact solver's probabilities: its scores estimate class probabilities and lie around 0 and 1.
-_EXACT_TEMPERATURE = 0.1
 _DIVERGED = "Learning diverged: the numbers are no numbers any more. Lower lr, or look for enormous values in X."
 
 
 @dataclass(frozen=True)
-class Structure:
-    """What a model is built from. None of it can change while the model lives."""
-
-    solver: str
-    backbone: str | nn.Module
-    capacity: int
-    embed_dim: int
-    input_shape: tuple[int, ...] | None
-    dtype: str
-
-    def __post_init__(self) -> None:
-        if self.solver not in SOLVERS:
-            raise ValueError(f"solver={self.solver!r} is not known; use one of {sorted(SOLVERS)}.")
-        if not isinstance(self.backbone, str | nn.Module):
-            raise ValueError(f"backbone={self.backbone!r} should be a name or a torch.nn.Module.")
-        check_whole("capacity", self.capacity)
-        check_whole("embed_dim", self.embed_dim)
-        if self.input_shape is not None:
-            sides = self.input_shape
-            if not isinstance(sides, tuple | list) or not 1 <= len(sides) <= 3:
-                raise ValueError(f"input_shape={sides!r} should be None or a tuple of one to three sides, as (28, 28).")
-            for side in sides:
-                check_whole("A side of input_shape", side)
-            object.__setattr__(self, "input_shape", tuple(map(int, sides)))
-        resolve_dtype(self.dtype)
-
-    def check_unchanged(self, now: Structure) -> None:
-        """Refuse a model's parameters to be changed while it lives."""
-        for name in self.__dataclass_fields__:
-            then, value = getattr(self, name), getattr(now, name)
-            if value is not then and value != then:
-                raise ValueError(
-                    f"{name} was {then!r} when the model was made and is {value!r} now. "
-                    "Set it back, or call fit to begin anew."
-                )
-
-
-@dataclass(frozen=True)
 class Model:
-    """A learner, its labels, and what is known of the inputs that it was begun with."""
+    """A learner, its labels, and what is known of the inputs that it was begun with.
+
+    ``borrowed`` has the labels of merged models that the map was fitted on, which the learner itself cannot know.
+    """
 
     learner: Learner
     labels: LabelTable
     structure: Structure
     seed: int
     inputs: Inputs
+    borrowed: frozenset[Any] = frozenset()
 
     @classmethod
     def build(cls, structure: Structure, options: Mapping[str, Any], *, seed: int, inputs: Inputs) -> Model:
@@ -91,6 +57,8 @@ class Model:
             backbone = copy.deepcopy(backbone)
         # The exact solver's sums are float64 whatever is asked for; so are its scores.
         dtype = torch.float64 if structure.solver == "exact" else resolve_dtype(structure.dtype)
+        if isinstance(backbone, FeatureMap) and is_described(backbone) and backbone.input_shape != shape:
+            raise ValueError(f"The feature map takes inputs of shape {backbone.input_shape}, and X has {shape}.")
         try:
             learner = build_learner(
                 SOLVERS[structure.solver], Setting(shape, structure.capacity, seed, dtype), options, backbone
@@ -99,17 +67,17 @@ class Model:
             raise ValueError(f"The backbone does not take inputs of shape {shape}: {error}") from error
         return cls(learner, LabelTable(structure.capacity), structure, seed, inputs)
 
-    def copy(self) -> Model:
-        """Copy what learns; what the model was built from stays the same object."""
-        return replace(self, learner=copy.deepcopy(self.learner), labels=copy.deepcopy(self.labels))
+    def copy(self, options: Mapping[str, Any]) -> Model:
+        """Copy what learns, with its method's options of now; what the model was built from stays the same object."""
+        twin = replace(self, learner=copy.deepcopy(self.learner), labels=copy.deepcopy(self.labels))
+        twin.learner.configure(options)
+        return twin
 
     def learn(
         self, rows: Rows, *, epochs: int, batch_size: int, on_step: Callable[[Progress], None] | None
     ) -> TaskReport:
         """Learn rows as one task. Whoever needs the model as it was has made a copy."""
-        y = torch.from_numpy(self.labels.learn(rows.y)).to(self.device)
-        weight = None if rows.weight is None else torch.from_numpy(rows.weight).to(self.device)
-        task = TaskData(rows.x.to(self.device), y, weight)
+        task = self._task(rows, self.labels.learn(rows.y))
         try:
             report = fit_task(self.learner, task, epochs=epochs, batch_size=batch_size, on_step=on_step)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not list it
@@ -117,9 +85,74 @@ class Model:
         kept = [tensor for tensor in self.learner.state_dict().values() if tensor.is_floating_point()]
         if not self.learner.traits.one_pass:  # weights may be finite and too large to compute with
             kept.append(self.learner.logits(task.x[:64]))
-        if not all(torch.isfinite(tensor).all() for tensor in kept):
+        if not all(_finite(tensor) for tensor in kept):
             raise ValueError(_DIVERGED)
         return report
+
+    def forget(self, rows: Rows) -> None:
+        """Take rows out again. A class without any weight left leaves the labels; its row stays reserved."""
+        numbers = self.labels.known_rows(rows.y)
+        self.exact.forget(self._task(rows, numbers))
+        weights = self.exact.class_weights.cpu()
+        for label, row in dict(zip(rows.y.tolist(), numbers.tolist(), strict=True)).items():
+            if weights[row] == 0:
+                self.labels.retire(label)
+
+    def forget_class(self, label: Any) -> None:
+        """Let go of a class's sum, and of its label."""
+        (row,) = self.labels.known_rows([label])
+        self.exact.forget_class(int(row))
+        self.labels.retire(label)
+
+    def absorb(self, other: Statistics) -> Model:
+        """Add sums that were made over the same map, or say why they do not add up."""
+        self.statistics.check_addable(other)
+        rows = torch.from_numpy(self.labels.learn(other.labels.by_row)).to(self.device)
+        self.exact.absorb({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, rows)
+        inputs = joined(self.inputs, other.inputs)
+        return replace(self, inputs=inputs, borrowed=self.borrowed | other.fitted_on)
+
+    @property
+    def statistics(self) -> Statistics:
+        """The model's sums; the large ones share its memory, so whoever changes them has to make a copy."""
+        table = LabelTable(self.structure.capacity)
+        table.learn(self.labels.by_row)
+        sums, live = self.exact.sums(), torch.from_numpy(np.sort(self.labels.columns)).to(self.device)
+        sums |= {name: sums[name][live] for name in ("class_sums", "class_weights")}
+        tensors = {name: tensor.detach().cpu() for name, tensor in sums.items()}
+        return Statistics(self.map_id, self.structure.gram, self.inputs, table, tensors, self.fitted_on)
+
+    @property
+    def exact(self) -> Exact:
+        """The learner of the exact solver; another one keeps no sums."""
+        if not isinstance(self.learner, Exact):
+            raise ValueError(
+                f"solver={self.structure.solver!r} learns by gradient steps and keeps no sums, so nothing can be taken out "
+                "of it, added to it or judged as unknown: make the model with solver='exact'."
+            )
+        return self.learner
+
+    @property
+    def map_id(self) -> str:
+        """Digest of everything between inputs and features: models add up if and only if it is the same."""
+        identity = self.exact.features.map_id
+        scale = self.exact.scale.state_dict()  # in front of a module of the user's own; maps do their own scaling
+        if not scale:
+            return identity
+        digest = hashlib.sha256(identity.encode())
+        for _, tensor in sorted(scale.items()):
+            digest.update(tensor.detach().cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def fitted_on(self) -> frozenset[Any]:
+        """Labels that rows had which the map was fitted on, if it was fitted here or in a model that was merged."""
+        first = int(self.exact.first_classes)
+        return self.borrowed | {*self.labels.to_json()["labels"][:first]}
+
+    def _task(self, rows: Rows, y: NDArray[np.int64]) -> TaskData:
+        weight = None if rows.weight is None else torch.from_numpy(rows.weight).to(self.device)
+        return TaskData(rows.x.to(self.device), torch.from_numpy(y).to(self.device), weight)
 
     def scores(self, x: Tensor) -> NDArray[np.float64]:
         """Scores of inputs, one column a label, in the labels' sorted order."""
@@ -127,10 +160,18 @@ class Model:
         scores: NDArray[np.float64] = logits[:, torch.from_numpy(self.labels.columns)].double().cpu().numpy()
         return scores
 
+    @cached_property
+    def calibration(self) -> Calibration:
+        """What scores of new rows are going to be like, from the sums; a model that is in use does not change any more."""
+        learner, live = self.exact, torch.from_numpy(self.labels.columns).to(self.device)
+        choice = learner.choice._replace(solution=learner.choice.solution[:, live])
+        known = calibrate(choice, learner.class_sums[live].T, learner.class_weights[live], float(learner.rows))
+        return known._replace(distances=known.distances.cpu())
+
     def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probabilities that go with scores: a softmax."""
-        if self.structure.solver == "exact":
-            scores = scores / _EXACT_TEMPERATURE
+        """Probabilities that go with scores: a softmax, at the temperature that follows from the exact solver's sums."""
+        if isinstance(self.learner, Exact):
+            scores = scores / self.calibration.temperature
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         probabilities: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
         return probabilities
@@ -143,15 +184,14 @@ class Model:
     def save(self, path: str | os.PathLike[str], parameters: Mapping[str, Any]) -> None:
         """Write the model to one file, with the parameters of the classifier that holds it."""
         mark, backbone = None, self.structure.backbone
-        if isinstance(backbone, nn.Module) and not _is_ours(backbone):
-            assert self.learner.backbone is not None
-            mark = Fingerprint.of(self.learner.backbone, self.inputs.shape).to_json()
         built = {name: getattr(self.structure, name) for name in self.structure.__dataclass_fields__}
         parameters = {**parameters, **built, "random_state": self.seed}
-        if mark is not None:
+        if isinstance(backbone, FeatureMap) and is_described(backbone):
+            parameters["backbone"] = backbone.describe()
+        elif isinstance(backbone, nn.Module):
+            assert self.learner.backbone is not None
+            mark = Fingerprint.of(self.learner.backbone, self.inputs.shape).to_json()
             del parameters["backbone"]
-        elif isinstance(backbone, RandomReLU):
-            parameters["backbone"] = {"input_shape": backbone.input_shape, "features": backbone.out_features - 1}
         manifest = {
             "version": __version__,
             "parameters": {
@@ -160,6 +200,8 @@ class Model:
             "labels": self.labels.to_json(),
             "inputs": self.inputs.to_json(),
             "fingerprint": mark,
+            "borrowed": sorted(self.borrowed),
+            "fitted_map": isinstance(backbone, FeatureMap) and bool(backbone.fitted),
         }
         store.write(path, self.learner.state_dict(), manifest)
 
@@ -174,7 +216,7 @@ class Model:
         """Rebuild a model from what `save` wrote, over the user's module if it was made over one."""
         mark = None if manifest["fingerprint"] is None else Fingerprint.from_json(manifest["fingerprint"])
         backbone = structure.backbone
-        if mark is None and isinstance(backbone, nn.Module) and not _is_ours(backbone):
+        if mark is None and isinstance(backbone, nn.Module) and not is_described(backbone):
             raise ValueError("This model has a backbone of the library's own: load it without backbone.")
         if mark is not None:
             if not isinstance(backbone, nn.Module):
@@ -188,52 +230,26 @@ class Model:
         model.learner.eval()
         if mark is not None and model.learner.backbone is not None:
             mark.check_output(model.learner.backbone)
-        return replace(model, labels=LabelTable.from_json(manifest["labels"]))
+        borrowed = frozenset(manifest.get("borrowed", []))  # older files have none
+        return replace(model, labels=LabelTable.from_json(manifest["labels"]), borrowed=borrowed)
 
 
 def read_backbone(saved: Any) -> str | nn.Module:
-    """Make the backbone that a file names: a map of ours comes with its size, and its numbers are read afterwards."""
-    if isinstance(saved, Mapping):
-        return RandomReLU(tuple(saved["input_shape"]), features=int(saved["features"]), seed=0)
-    return str(saved)
-
-
-def _is_ours(backbone: nn.Module) -> bool:
-    """Tell a module that a file describes in full from one whose code only the user has."""
-    return isinstance(backbone, RandomReLU) and backbone.net is None
-
-
-def check_whole(name: str, value: Any) -> None:
-    """Refuse what is not a whole number of at least 1.
+    """Make the backbone that a file names: a map of ours comes with its make and size, and its numbers are read afterwards.
 
     Examples
     --------
-    >>> check_whole("epochs", 2.5)
-    Traceback (most recent call last):
-    ...
-    ValueError: epochs=2.5 should be a whole number of at least 1.
+    >>> read_backbone({"input_shape": [2], "features": 8}).out_features  # as older files have it
+    9
     """
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r} should be a whole number of at least 1.")
+    if not isinstance(saved, Mapping):
+        return str(saved)
+    if "kind" not in saved:
+        options = {"features": int(saved["features"])}
+        saved = {"kind": "random-relu", "input_shape": saved["input_shape"], "options": options}
+    return build_map(saved)
 
 
-def solver_options(structure: Structure, *, lr: float, alpha: float | str) -> dict[str, Any]:
-    """Translate a classifier's parameters into the configuration of its solver's method.
-
-    Examples
-    --------
-    >>> solver_options(Structure("exact", "auto", 8, 10, None, "float32"), lr=0.1, alpha="gcv")
-    {'alpha': 'gcv'}
-    """
-    if not (isinstance(lr, int | float | np.number) and 0 < lr < float("inf")):
-        raise ValueError(f"lr={lr!r} should be a positive number.")
-    number = isinstance(alpha, int | float | np.number) and 0 < alpha < float("inf")
-    if alpha != "gcv" and not number:
-        raise ValueError(f"alpha={alpha!r} should be 'gcv' or a positive number.")
-    if structure.solver == "exact":
-        return {"alpha": float(alpha) if number else alpha}
-    gamma = reachable_gamma(structure.capacity, structure.embed_dim)
-    options: dict[str, Any] = {"embed_dim": structure.embed_dim, "gamma": gamma, "lr": lr}
-    if number:
-        options["alpha"] = ConstantAlpha(float(alpha))
-    return options
+def _finite(tensor: Tensor) -> bool:
+    """Tell whether all numbers are finite, a part at a time: the sums may have a gigabyte, and a test makes copies."""
+    return all(bool(torch.isfinite(part).all()) for part in tensor.flatten().split(1 << 20))

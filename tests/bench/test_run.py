@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from cldnet.bench.evaluate import Evaluation
 from cldnet.bench.pool import Cell, run_cells
 from cldnet.bench.preset import load_presets, preset
-from cldnet.bench.run import RunSpec, accuracies, run, write_result
+from cldnet.bench.run import RunSpec, run, write_result
 from cldnet.bench.tune import RANGES, trials, tune
 from cldnet.data.dataset import Dataset, Part
 from cldnet.data.domains import domains, permutations
@@ -48,7 +49,7 @@ class Oracle:
 def test_accuracy_is_among_all_classes_seen_and_task_il_among_the_tasks_own() -> None:
     stream = split_digits(0)
     learner: Learner = Oracle(stream.test.y)  # type: ignore[assignment]
-    class_il, task_il = accuracies(learner, stream, 5)
+    class_il, task_il = Evaluation(stream).accuracies(learner, 5)
     of_task = stream.test.y < 2
     expected = float((stream.test.y[of_task] == 1).double().mean())
     assert class_il == pytest.approx([expected, 1, 1, 1, 1])
@@ -192,7 +193,7 @@ def test_domains_are_tested_through_their_own_change() -> None:
     assert result["matrix"] == result["task_il_matrix"]  # all tasks have all classes
     learner = build_learner("exact", Setting((8, 8), 10, 0), {}, backbone_options={"features": 400})
     fit_task(learner, stream[0].train, epochs=1, batch_size=16)
-    first, second = accuracies(learner, stream, 2)[0]
+    first, second = Evaluation(stream).accuracies(learner, 2)[0]
     assert first > 0.9
     assert second < 0.5  # the same images in an order that was never learned
 

@@ -135,3 +135,62 @@ def test_stopping_while_data_are_read_says_so(tmp_path: Path, monkeypatch: pytes
     answer = runner.invoke(app, ["run", "--stream", "split-digits", "--method", "exact", "--out", str(tmp_path)])
     assert answer.exit_code == 130
     assert "Stopped while reading. Nothing was run." in answer.output
+
+
+def test_a_backbone_and_its_options_reach_the_run(tmp_path: Path) -> None:
+    arguments = [
+        "run",
+        "--stream",
+        "split-digits",
+        "--method",
+        "exact",
+        "--backbone",
+        "patches",
+        "--out",
+        str(tmp_path),
+    ]
+    for option in ("filters=30", "size=4", "windows=2", "mirror=false"):
+        arguments += ["--backbone-set", option]
+    answer = runner.invoke(app, arguments)
+    assert answer.exit_code == 0, answer.output
+    (path,) = tmp_path.glob("*.json")
+    result = json.loads(path.read_text())
+    assert result["backbone"] == "patches"
+    assert result["config"]["backbone_options"] == {"filters": 30, "size": 4, "windows": 2, "mirror": False}
+    assert result["scores"]["average_accuracy"] > 0.97
+
+
+def test_an_unknown_backbone_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    arguments = [
+        "run",
+        "--stream",
+        "split-digits",
+        "--method",
+        "exact",
+        "--backbone",
+        "pathces",
+        "--out",
+        str(tmp_path),
+    ]
+    answer = runner.invoke(app, arguments)
+    assert "There is no backbone 'pathces'. Did you mean 'patches'?" in " ".join(
+        str(answer.exception or answer.output).split()
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_preset_of_another_backbone_gives_no_options(small_data: Path, tmp_path: Path) -> None:
+    arguments = ["run", "--stream", "split-mnist", "--method", "exact", "--backbone", "random-relu"]
+    answer = runner.invoke(app, [*arguments, "--data", str(small_data), "--out", str(tmp_path)])
+    assert answer.exit_code == 0, answer.output
+    (path,) = tmp_path.glob("*.json")
+    assert json.loads(path.read_text())["config"]["backbone_options"] == {}
+
+
+def test_a_validation_part_takes_the_place_of_the_test_data(tmp_path: Path) -> None:
+    arguments = ["run", "--stream", "split-digits", "--method", "exact", "--validation", "0.25", "--out", str(tmp_path)]
+    assert runner.invoke(app, arguments).exit_code == 0
+    (path,) = tmp_path.glob("*.json")
+    stream = json.loads(path.read_text())["stream"]
+    assert stream["name"] == "split-digits,validation=0.25"
+    assert sum(train for train, _ in stream["rows"]) + sum(test for _, test in stream["rows"]) == 1347

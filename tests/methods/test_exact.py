@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -12,14 +13,16 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 from torch import nn
 
+from cldnet.checks import CHECKS
 from cldnet.device import generator, threads
 from cldnet.fit import predict_logits
+from cldnet.math.symmetric import unpack
+from cldnet.methods import build_learner
 from cldnet.methods.exact import Exact, ExactConfig
 from cldnet.methods.learner import Setting, TaskData
-from cldnet.nets import RandomReLU
+from cldnet.nets import FeatureMap, RandomReLU
 
 relaxed = settings(deadline=None, max_examples=15)
-SUMS = ("gram", "class_sums", "class_weights", "rows")
 CENTRES = 2.0 * torch.randn(5, 6, generator=generator(0))
 
 
@@ -51,9 +54,28 @@ def part(task, index):
     return TaskData(task.x[index], task.y[index], None if task.weight is None else task.weight[index])
 
 
+def kept(learner):
+    return {
+        name: tensor for name, tensor in learner.state_dict().items() if name.startswith(("second", "class_", "rows"))
+    }
+
+
+def gram(learner):
+    return unpack(learner.second.packed, learner.second.width)
+
+
+def state(learner):
+    return {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+
+
+def split(count, taken, seed=0):
+    order = torch.randperm(count, generator=generator(seed))
+    return order[:taken], order[taken:]
+
+
 def assert_same(first, second, x):
-    for name in SUMS:
-        assert torch.equal(getattr(first, name), getattr(second, name)), name
+    for name in kept(first):
+        assert torch.equal(kept(first)[name], kept(second)[name]), name
     assert torch.equal(first.logits(x), second.logits(x))
 
 
@@ -83,8 +105,8 @@ def test_the_number_of_threads_does_not_matter_to_the_last_bit():
         with threads(count):
             learners.append(teach(solver(features=fitted_map(300)), task))
             learners[-1].logits(task.x[:1])  # solved on this many threads
-    for name in SUMS:
-        assert torch.equal(getattr(learners[0], name), getattr(learners[1], name)), name
+    for name in kept(learners[0]):
+        assert torch.equal(kept(learners[0])[name], kept(learners[1])[name]), name
     assert torch.equal(learners[0].logits(task.x).argmax(1), learners[1].logits(task.x).argmax(1))
     with threads(1):
         learners[1].load_state(learners[1].state_dict())
@@ -97,7 +119,7 @@ def test_the_sums_are_whole_numbers_and_right():
     learner = teach(solver(), task)
     h = learner.features(task.x).numpy().astype(np.int64)
     one_hot = np.eye(5, dtype=np.int64)[task.y.numpy()]
-    assert np.array_equal(learner.gram.numpy(), h.T @ h)
+    assert np.array_equal(gram(learner).numpy(), h.T @ h)
     assert np.array_equal(learner.class_sums.numpy(), one_hot.T @ h)
     assert np.array_equal(learner.class_weights.numpy(), one_hot.sum(0))
     assert float(learner.rows) == 3000
@@ -107,7 +129,7 @@ def test_blocks_of_the_largest_features_stay_exact_in_float32():
     learner = solver(features=fitted_map(8))
     learner.features.forward = lambda x: torch.full((len(x), 9), 127.0)
     teach(learner, TaskData(torch.zeros(5000, 6), torch.zeros(5000, dtype=torch.int64)), size=5000)
-    assert (learner.gram == 5000 * 127**2).all()
+    assert (gram(learner) == 5000 * 127**2).all()
 
 
 @pytest.mark.parametrize("alpha", [10.0, 1e4])
@@ -218,7 +240,7 @@ def test_a_module_in_front_is_frozen_and_the_rest_is_exact():
     assert not any(p.requires_grad for p in net.parameters())
     assert (learner.logits(task.x).argmax(1) == task.y).float().mean() > 0.85
     h = learner.features(learner.scale(task.x))
-    assert torch.equal(learner.gram, h.double().T @ h.double())
+    assert torch.equal(gram(learner), h.double().T @ h.double())
 
 
 def test_the_map_is_fitted_once():
@@ -227,3 +249,243 @@ def test_the_map_is_fitted_once():
     mark = learner.features.map_id
     teach(learner, data(100, seed=3))
     assert learner.features.map_id == mark
+
+
+@relaxed
+@given(st.integers(1, 599), st.integers(0, 1000))
+def test_forgetting_rows_equals_never_having_seen_them(count, seed):
+    task = data(600)
+    gone, left = split(600, count, seed)
+    learner = teach(solver(dtype=torch.float64), task)
+    learner.forget(part(task, gone))
+    never = teach(solver(dtype=torch.float64), part(task, left))
+    for name in kept(learner):
+        assert torch.equal(kept(learner)[name], kept(never)[name]), name
+    seen = never.seen
+    torch.testing.assert_close(learner.logits(task.x)[:, :seen], never.logits(task.x), rtol=0, atol=1e-6)
+    assert not learner.logits(task.x)[:, seen:].any()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_forgetting_everything_leaves_zeros_and_the_model_learns_again(weighted):
+    task = data(100)
+    task = TaskData(task.x, task.y, torch.linspace(0.1, 0.9, 100) if weighted else None)
+    learner = teach(solver(), part(task, torch.arange(100).flip(0)), size=7)
+    learner.forget(task)
+    assert not any(tensor.any() for tensor in kept(learner).values())
+    assert not learner.logits(task.x).any()
+    assert_same(teach(learner, task), teach(solver(), task), task.x)
+
+
+@relaxed
+@given(st.integers(0, 1000))
+def test_weighted_rows_are_forgotten_to_rounding_and_a_class_that_is_gone_leaves_nothing(seed):
+    task = data(200, classes=3)
+    task = TaskData(task.x, task.y, 0.1 + torch.rand(200, generator=generator(seed)))
+    learner = teach(solver(), task, size=33)
+    for index in split(200, 90, seed)[0].split(30):
+        mine = index[task.y[index] != 1]
+        learner.forget(part(task, mine))
+    rest = (task.y == 1).nonzero()[:, 0]
+    for index in rest.flip(0).split(9):
+        learner.forget(part(task, index))
+    assert float(learner.class_weights[1]) == 0
+    assert not learner.class_sums[1].any()
+    mine = split(200, 90, seed)[1]
+    never = teach(solver(), part(task, mine[task.y[mine] != 1]))
+    torch.testing.assert_close(gram(learner), gram(never), rtol=1e-9, atol=1e-6)
+
+
+WRONG = {
+    "a class that was never seen": lambda task: TaskData(task.x[:2], torch.tensor([4, 4])),
+    "more rows of a class than there were": lambda task: TaskData(
+        task.x[task.y == 1].repeat(2, 1), task.y[task.y == 1].repeat(2)
+    ),
+    "as many other rows as the class had": lambda task: TaskData(task.x[task.y == 1] + 0.5, task.y[task.y == 1]),
+    "larger weights": lambda task: TaskData(
+        task.x[task.y == 1], task.y[task.y == 1], torch.full((int((task.y == 1).sum()),), 1.01)
+    ),
+    "rows far from all others": lambda task: TaskData(
+        task.x[task.y == 0][:1].repeat(40, 1) * 3, torch.zeros(40, dtype=torch.int64)
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_forgetting_what_was_never_learned_is_refused_and_changes_nothing(wrong):
+    task = data(200, classes=4)
+    learner = teach(solver(), task)
+    before, scores = state(learner), learner.logits(task.x)
+    with pytest.raises(ValueError, match="were not among those learned"):
+        learner.forget(WRONG[wrong](task))
+    assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
+    assert torch.equal(learner.logits(task.x), scores)
+
+
+def test_a_sketch_cannot_forget_and_says_so():
+    task = data(100)
+    learner = teach(solver(gram=10), task)
+    before = state(learner)
+    with pytest.raises(ValueError, match=r"With gram=10 nothing can be subtracted\. Use gram='full'"):
+        learner.forget(part(task, [0, 1]))
+    assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
+
+
+def test_forgetting_behind_a_module_of_the_users_own_uses_its_scaling():
+    task = data(300)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 12), nn.ReLU())
+    learner = teach(Exact(net, Setting((6,), 5, seed=0), ExactConfig()), task)
+    learner.forget(part(task, torch.arange(100)))
+    h = learner.features(learner.scale(task.x[100:])).double()
+    assert torch.equal(gram(learner), h.T @ h)
+
+
+def test_a_forgotten_class_has_score_zero_and_can_be_learned_again():
+    task = data(300)
+    learner = teach(solver(), task)
+    whole = gram(learner)
+    learner.forget_class(2)
+    assert not learner.logits(task.x)[:, 2].any()
+    assert float(learner.class_weights[2]) == 0
+    assert torch.equal(gram(learner), whole)
+    teach(learner, part(task, (task.y == 2).nonzero()[:, 0]))
+    assert (learner.logits(task.x).argmax(1) == task.y).float().mean() > 0.9
+    with pytest.raises(ValueError, match="There is no class row 5: 5 classes were seen"):
+        learner.forget_class(5)
+
+
+@relaxed
+@given(st.integers(0, 1000))
+def test_absorbing_shards_whose_classes_arrived_in_different_orders_equals_one_pass(seed):
+    task = data(600)
+    order = torch.randperm(600, generator=generator(seed))
+    total = solver(dtype=torch.float64)
+    for number, index in enumerate(order.tensor_split(10)):
+        arrival = torch.randperm(5, generator=generator(seed + number))  # class arrival[j] is row j of the shard
+        shard = teach(solver(), TaskData(task.x[index], arrival.argsort()[task.y[index]]))
+        total.absorb(shard.sums(), arrival[: shard.seen])
+    assert_same(total, teach(solver(dtype=torch.float64), task), task.x)
+
+
+def test_a_model_can_absorb_its_own_sums():
+    task = data(100)
+    learner = teach(solver(), task)
+    learner.absorb(learner.sums(), torch.arange(5))
+    assert_same(learner, teach(teach(solver(), task), task), task.x)
+
+
+def test_sums_that_do_not_go_together_are_refused_and_change_nothing():
+    task = data(100)
+    learner, wider = teach(solver(), task), teach(solver(features=fitted_map(70)), task)
+    before, good = state(learner), teach(solver(), task).sums()
+    for sums, rows, match in (
+        (wider.sums(), [0, 1, 2, 3, 4], r"\(class_sums, second.packed\): use the same map and the same `gram`"),
+        (teach(solver(gram="diagonal"), task).sums(), [0, 1, 2, 3, 4], r"\(second.packed, second.squares\)"),
+        (good, [0, 1, 2, 3], r"\(class_sums, class_weights\)"),
+        (good, [0, 1, 2, 3, 5], "a row of its own from 0 to 4"),
+        (good, [0, 1, 2, 3, 3], "a row of its own from 0 to 4"),
+        (good, [0, 1, 2, 3, -1], "a row of its own from 0 to 4"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            learner.absorb(sums, torch.tensor(rows))
+    assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
+
+
+def test_the_choice_is_made_once_and_anew_when_sums_or_alpha_change():
+    task = data(200)
+    learner = teach(solver(), task)
+    first = learner.choice
+    learner.logits(task.x)
+    assert learner.choice is first
+    changes = [
+        lambda: learner.observe(next(iter(task.batches(10)))),
+        lambda: learner.forget(part(task, [0])),
+        lambda: learner.absorb(learner.sums(), torch.arange(5)),
+        lambda: learner.forget_class(0),
+        lambda: learner.configure({"alpha": 2.0}),
+        lambda: learner.load_state(state(learner)),
+    ]
+    for change in changes:
+        before = learner.choice
+        change()
+        assert learner.choice is not before
+    assert learner.choice.alpha == 2.0
+
+
+def test_copies_and_pickles_leave_the_choice_out():
+    learner = teach(solver(), data(100))
+    unsolved = len(pickle.dumps(learner))
+    learner.logits(data(5).x)
+    assert len(pickle.dumps(learner)) == unsolved
+    assert copy.deepcopy(learner)._choice is None
+
+
+def test_a_state_from_before_the_gram_was_packed_is_taken_over():
+    task = data(300)
+    learner = teach(solver(), task)
+    old = {name: tensor for name, tensor in state(learner).items() if name not in ("second.packed", "first_classes")}
+    loaded = solver()
+    loaded.load_state({**old, "gram": gram(learner)})
+    assert_same(loaded, learner, task.x)
+    assert int(loaded.first_classes) == 5
+
+
+def test_the_classes_that_the_map_was_fitted_on_are_known():
+    learner = solver(features=RandomReLU((6,), 20, seed=0))
+    task = data(300)
+    for classes in ((0, 1), (2, 3, 4)):
+        teach(learner, part(task, torch.isin(task.y, torch.tensor(classes)).nonzero()[:, 0]))
+    assert int(learner.first_classes) == 2
+    assert int(teach(solver(), task).first_classes) == 0
+
+
+def test_represented_inputs_are_small_and_score_alike():
+    task = data(1500)
+    learner = teach(solver(), task)
+    h = learner.represent(task.x)
+    assert h.dtype == torch.int8
+    assert torch.equal(learner.score_represented(h), learner.logits(task.x))
+
+
+class Fractions(FeatureMap):
+    """Inputs as they are: a map of somebody's own, without whole numbers."""
+
+    out_features, fitted = 6, torch.tensor(True)
+
+    def fit(self, x, weight=None):
+        raise AssertionError("it is fitted")
+
+    def forward(self, x):
+        return 1000 * x.double()
+
+
+def test_features_that_are_no_whole_numbers_are_summed_in_the_type_that_is_asked_for():
+    task = data(3000)
+    exact, coarse = (teach(solver(features=Fractions(), products=kind), task) for kind in ("float64", "float32"))
+    h = 1000 * task.x.double()
+    errors = [float((gram(learner) - h.T @ h).abs().max() / (h.T @ h).abs().max()) for learner in (exact, coarse)]
+    assert errors[0] < 1e-14 < 1e-9 < errors[1]
+    assert torch.equal(exact.represent(task.x), h)
+
+
+@pytest.mark.parametrize("bad", ["half", 0, -3, True, 2.0, None])
+def test_a_gram_that_does_not_exist_is_refused_with_a_sentence(bad):
+    with pytest.raises(ValueError, match="should be 'full', 'diagonal', or a whole number"):
+        ExactConfig(gram=bad)
+
+
+def test_other_wrong_settings_are_refused_with_a_sentence():
+    with pytest.raises(ValueError, match="products='half' should be 'float32' or 'float64'"):
+        ExactConfig(products="half")
+    learner = teach(solver(gram=10), data(100))
+    with pytest.raises(ValueError, match="gram='full' cannot follow gram=10: make a new model"):
+        learner.configure({"alpha": 1.0})
+    assert learner.config == ExactConfig(gram=10)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("options", [{"gram": "diagonal"}, {"gram": 12}, {"products": "float64"}], ids=str)
+def test_every_variant_passes_every_check(options, check):
+    CHECKS[check](lambda setting: build_learner("exact", setting, options, backbone_options={"features": 30}))

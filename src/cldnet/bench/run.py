@@ -8,30 +8,30 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from cldnet.bench.evaluate import Evaluation
 from cldnet.data.augment import Augment
 from cldnet.data.normalise import FIRST_TASK, constants
 from cldnet.data.stream import Stream
 from cldnet.device import threads
-from cldnet.fit import Progress, fit_task, predict_logits
+from cldnet.fit import Progress, fit_task
 from cldnet.footprint import footprint, paper_capacity
 from cldnet.math.metrics import average_accuracy, scores
 from cldnet.methods import backbone_name, build_learner
 from cldnet.methods.config import config_from_json, config_to_json
-from cldnet.methods.learner import Learner, Setting
+from cldnet.methods.learner import Setting
 from cldnet.nets.scale import AsTheyAre
 from cldnet.store import write_atomically
 from cldnet.version import __version__
 
-__all__ = ["RESULT_SCHEMA", "RunSpec", "accuracies", "run", "write_result"]
+__all__ = ["RESULT_SCHEMA", "RunSpec", "run", "write_result"]
 
 #: Version of the result's layout.
 RESULT_SCHEMA = 1
@@ -111,6 +111,7 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
     task_il_matrix: list[list[float]] = []
     seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
     sizes, losses, first = [], [], (0, 0)
+    evaluation = Evaluation(stream)
     for number, task in enumerate(stream):
 
         def on_step(progress: Progress, number: int = number) -> None:
@@ -118,7 +119,7 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
 
         report = fit_task(learner, task.train, epochs=epochs, batch_size=batch_size, on_step=on_step, augment=augment)
         clock = time.perf_counter()
-        class_il, task_il = accuracies(learner, stream, number + 1)
+        class_il, task_il = evaluation.accuracies(learner, number + 1)
         seconds["train"].append(report.seconds)
         seconds["evaluate"].append(time.perf_counter() - clock)
         matrix.append(class_il)
@@ -176,40 +177,6 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
     }
 
 
-def accuracies(learner: Learner, stream: Stream, count: int) -> tuple[list[float], list[float]]:
-    """Accuracy on the test part of each of the first tasks, among all classes seen and among the task's own.
-
-    Every image is scored on its own; nothing is computed from a batch of test images.
-    """
-    class_il: list[float] = []
-    task_il: list[float] = []
-    for logits, y, classes in _scored(learner, stream, count):
-        class_il.append(_share(logits.argmax(1) == y))
-        own = stream.class_rows(classes).sort().values
-        task_il.append(_share(own[logits[:, own].argmax(1)] == y))
-    return class_il, task_il
-
-
-def _scored(learner: Learner, stream: Stream, count: int) -> Iterator[tuple[Tensor, Tensor, tuple[Any, ...]]]:
-    """Scores, class rows and classes of the first tasks' test parts.
-
-    In one pass, unless tasks change their images or the learner has to be told the task.
-    """
-    plans = stream.plans[:count]
-    told = learner.traits.needs_task_id
-    if told or any(plan.change is not None for plan in plans):
-        for task, plan in enumerate(plans):
-            test = stream.rows(stream.test_part, plan.test, plan.change)
-            yield predict_logits(learner, test.x, task=task if told else None), test.y, plan.classes
-        return
-    pooled = torch.cat([plan.test for plan in plans]).unique()
-    test = stream.rows(stream.test_part, pooled)
-    logits = predict_logits(learner, test.x)
-    for plan in plans:
-        here = torch.searchsorted(pooled, plan.test)
-        yield logits[here], test.y[here], plan.classes
-
-
 def _peak_rss() -> int | None:
     """Most memory that the process ever held, in bytes; unknown on Windows."""
     if sys.platform == "win32":
@@ -218,10 +185,6 @@ def _peak_rss() -> int | None:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _share(right: Tensor) -> float:
-    return float(right.double().mean())
 
 
 def _scores(matrix: list[list[float]] | None, task_il_matrix: list[list[float]]) -> dict[str, float | None]:

@@ -15,9 +15,10 @@ from rich.table import Table
 
 from cldnet.cli.datasets import DataOption
 from cldnet.cli.show import counting, progress, result_table, say
+from cldnet.names import nearest_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cldnet.bench.run import RunSpec
 
@@ -65,6 +66,18 @@ def run_command(
     options: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the method, as lr=0.1; repeat it.")
     ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="What maps inputs to vectors, as patches or mlp; by default the preset's.")
+    ] = None,
+    backbone_options: Annotated[
+        list[str] | None, typer.Option("--backbone-set", help="An option of the backbone, as filters=400; repeat it.")
+    ] = None,
+    validation: Annotated[
+        float | None,
+        typer.Option(
+            help="Evaluate on this share of the training data instead of the test data, to choose settings by."
+        ),
+    ] = None,
     data: DataOption = None,
     on_bad: Annotated[OnBad, typer.Option(help="Photos that cannot be read: skip them, or stop.")] = OnBad.stop,
     augment: Annotated[str | None, typer.Option(help="Vary training images, as crop=4,flip,cutout=8.")] = None,
@@ -87,7 +100,8 @@ def run_command(
     spec = preset(stream, method, seed, threads)
     chosen: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment, "normalise": normalise}
     spec = replace(spec, **{name: value for name, value in chosen.items() if value is not None})
-    spec = replace(spec, options={**spec.options, **_read_options(options or [])})
+    spec = replace(spec, options={**spec.options, **_read_options("--set", options or [])})
+    spec = _with_backbone(spec, backbone, _read_options("--backbone-set", backbone_options or []))
     try:
         with counting("reading photos", "files") as tell:
             bad: Literal["skip", "stop"] = "skip" if on_bad is OnBad.skip else "stop"
@@ -95,6 +109,8 @@ def run_command(
     except KeyboardInterrupt:
         say("\nStopped while reading. Nothing was run.", error=True)
         raise typer.Exit(130) from None
+    if validation is not None:
+        tasks = tasks.with_validation(validation)
     if tasks.online is not None and (epochs, batch_size) != (None, None):
         raise ValueError(
             f"{tasks.name} is passed once, in batches of {tasks.online}: leave --epochs and --batch-size out."
@@ -113,7 +129,20 @@ def run_command(
     say(f"Written to {out / result['file']}")
 
 
-def _read_options(pairs: Sequence[str]) -> dict[str, Any]:
+def _with_backbone(spec: RunSpec, backbone: str | None, options: Mapping[str, Any]) -> RunSpec:
+    """Take another backbone, whose options do not come from the preset of the one before, or other options of the same."""
+    from dataclasses import replace
+
+    from cldnet.nets import BACKBONES
+
+    if backbone is not None and backbone not in BACKBONES:
+        raise ValueError(f"There is no backbone {backbone!r}. {nearest_names(backbone, BACKBONES)}")
+    same = backbone in (None, spec.backbone)
+    kept = spec.backbone_options if same else {}
+    return replace(spec, backbone=backbone or spec.backbone, backbone_options={**kept, **options})
+
+
+def _read_options(option: str, pairs: Sequence[str]) -> dict[str, Any]:
     """Read ``name=value`` pairs as TOML has them."""
     options: dict[str, Any] = {}
     for pair in pairs:
@@ -121,7 +150,7 @@ def _read_options(pairs: Sequence[str]) -> dict[str, Any]:
             options.update(tomllib.loads(pair))
         except tomllib.TOMLDecodeError as error:
             raise ValueError(
-                f"--set {pair!r} is not a name and a value (numbers as 0.1, text in quotes), as lr=0.1 or "
+                f"{option} {pair!r} is not a name and a value (numbers as 0.1, text in quotes), as lr=0.1 or "
                 'alpha={kind="ConstantAlpha", value=0.5}.'
             ) from error
     return options

@@ -2,13 +2,13 @@
 
 ``P = α(HᵀH + αI)⁻¹`` is the projector of Eq. 6 with a constant α, and also the matrix of recursive least squares: on top
 of a fixed map the weights ``(G + αI)⁻¹ Σ_c s_c w_cᵀ`` are the solution of all data ever seen at once, in whatever order
-it came. The state is a sum: ``G = Σ hhᵀ``, one feature sum ``s_c`` and one weight ``n_c`` a class.
+it came. The state is a sum, ``G = Σ hhᵀ``, one feature sum ``s_c`` and one weight ``n_c`` a class, to which other models'
+sums over the same map can be added, and from which examples can be subtracted again.
 
-The class vectors ``w_c`` are orthonormal here whatever the number of classes, so they drop out: the score of class ``c``,
-the predicted vector along ``w_c``, is ``h (G + αI)⁻¹ s_c``. (Vectors that are only nearly orthogonal would mix classes, and
-the answer would depend on which class came first.)
+The class vectors ``w_c`` are orthonormal here whatever the number of classes (else they would mix classes, and the answer
+would depend on which came first), so they drop out: the score of class ``c`` along ``w_c`` is ``h (G + αI)⁻¹ s_c``.
 
-With a map that gives whole numbers (`cldnet.nets.RandomReLU`) the sums are exact to the last bit: 1,024 products of two
+With a map that gives whole numbers up to 127, as all of ours do, the sums are exact to the last bit: 1,024 products of two
 7-bit numbers fit float32, and float64 adds whole numbers without error up to 2⁵³.
 """
 
@@ -21,8 +21,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from cldnet.math import ridge
+from cldnet.math.ridge import Choice
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
+from cldnet.methods.parts.moments import ROUNDING, SecondMoments, check_gram, moments_for
+from cldnet.methods.parts.sums import Summed, check_addable, moments_from, upgraded, without
 from cldnet.nets import FeatureMap, RandomReLU, out_features
 from cldnet.nets.scale import AsTheyAre
 
@@ -40,14 +42,23 @@ class ExactConfig:
     ----------
     alpha : float or "gcv"
         Ridge penalty in units of the features, or chosen from the sums by generalised cross-validation.
+    gram : "full", "diagonal" or int
+        What is kept of ``G``: all of it, its diagonal, or a sketch of so many rows. Only "full" is exact.
+    products : "float32" or "float64"
+        What blocks of products are made in. Features that are not whole numbers up to 127 want "float64".
     """
 
     alpha: float | str = "gcv"
+    gram: str | int = "full"
+    products: str = "float32"
 
     def __post_init__(self) -> None:
         numeric = isinstance(self.alpha, int | float) and not isinstance(self.alpha, bool)
         if self.alpha != "gcv" and not (numeric and 0 < float(self.alpha) < float("inf")):
             raise ValueError(f"alpha={self.alpha!r} should be 'gcv' or a positive number.")
+        check_gram(self.gram)
+        if self.products not in ("float32", "float64"):
+            raise ValueError(f"products={self.products!r} should be 'float32' or 'float64'.")
 
 
 class Exact(Learner):
@@ -67,30 +78,25 @@ class Exact(Learner):
     >>> learner = Exact(features, Setting((2,), capacity=4, seed=0), ExactConfig())
     >>> task = TaskData(torch.tensor([[-1.0, 0.0], [-0.9, 0.1], [1.0, 0.0], [1.1, 0.1]]), torch.tensor([0, 0, 1, 1]))
     >>> learner.begin_task(task)
-    >>> for batch in task.batches(3):
-    ...     loss = learner.observe(batch)
+    >>> losses = [learner.observe(batch) for batch in task.batches(3)]
     >>> learner.end_task(task)
     >>> learner.logits(task.x).argmax(1)
     tensor([0, 0, 1, 1])
     """
 
     traits = Traits(rehearsal_free=True, constant_size=True, one_pass=True)
-    kinds: ClassVar = {
-        "features": "feature map",
-        "gram": "sums",
-        "class_sums": "sums",
-        "class_weights": "sums",
-        "rows": "sums",
-    }
+    kinds: ClassVar = {"features": "feature map", "first_classes": "counters"} | dict.fromkeys(
+        ("second", "class_sums", "class_weights", "rows"), "sums"
+    )
     config_class = ExactConfig
     default_backbone = "random-relu"
     min_batch = BLOCK
 
     config: ExactConfig
-    gram: Tensor
     class_sums: Tensor
     class_weights: Tensor
     rows: Tensor
+    first_classes: Tensor
 
     def __init__(self, net: nn.Module, setting: Setting, config: ExactConfig) -> None:
         super().__init__(setting)
@@ -99,14 +105,15 @@ class Exact(Learner):
             self.features: FeatureMap = net
             self.scale = AsTheyAre()
         else:
-            width = out_features(net, setting.input_shape)
-            self.features = RandomReLU((width,), seed=setting.seed, net=net)
+            self.features = RandomReLU((out_features(net, setting.input_shape),), seed=setting.seed, net=net)
         width = self.features.out_features
-        self.register_buffer("gram", torch.zeros(width, width, dtype=torch.float64))
+        self.second: SecondMoments = moments_for(config.gram, width)
         self.register_buffer("class_sums", torch.zeros(setting.capacity, width, dtype=torch.float64))
         self.register_buffer("class_weights", torch.zeros(setting.capacity, dtype=torch.float64))
         self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
-        self._solution: Tensor | None = None
+        # Class rows below this number were in the task that the map was fitted on, if it was fitted here.
+        self.register_buffer("first_classes", torch.zeros((), dtype=torch.int64))
+        self._choice: Choice | None = None
 
     @property
     def backbone(self) -> nn.Module:
@@ -135,61 +142,112 @@ class Exact(Learner):
 
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if nobody has fitted it before."""
+        self._choice = None  # there may be classes more
         if not self.features.fitted:
             self.features.fit(self.scale(task.x), task.weight)
+            self.first_classes.fill_(self.seen)
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Tensor:
         """Add a batch to the sums."""
-        self._solution = None
+        self._choice = None
         for first in range(0, len(batch.x), BLOCK):
             part = slice(first, first + BLOCK)
+            h, y = self.features(self.scale(batch.x[part])), batch.y[part]
             weight = None if batch.weight is None else batch.weight[part].double()
-            self._add(self.features(self.scale(batch.x[part])), batch.y[part], weight)
+            h = h.to(getattr(torch, self.config.products)) if weight is None else h.double()
+            self.second.add(h, weight)
+            each = self.class_weights.new_ones(len(y)) if weight is None else weight
+            classes, place = y.unique(return_inverse=True)
+            members = h.new_zeros(len(y), len(classes)).scatter_(1, place[:, None], each.to(h)[:, None])
+            self.class_sums.index_add_(0, classes, (members.T @ h).double())
+            self.class_weights.index_add_(0, y, each)
+            self.rows += each.sum()
         return self.rows.new_zeros(())
 
-    def _add(self, h: Tensor, y: Tensor, weight: Tensor | None) -> None:
-        if weight is None:
-            self.gram += h.T @ h
-            self.class_sums.index_add_(0, y, h.double())
-            self.class_weights.index_add_(0, y, self.class_weights.new_ones(len(y)))
-            self.rows += len(y)
-        else:
-            weighted = h.double() * weight[:, None]
-            self.gram += weighted.T @ h.double()
-            self.class_sums.index_add_(0, y, weighted)
-            self.class_weights.index_add_(0, y, weight)
-            self.rows += weight.sum()
+    @torch.no_grad()
+    def forget(self, task: TaskData) -> None:
+        """Subtract examples that were learned; what is left is as if they had never been seen, given the map.
+
+        What was not learned is refused as far as sums can tell: they do not know one row from another of its class.
+        """
+        if not self.second.invertible:
+            raise ValueError(f"With gram={self.config.gram!r} nothing can be subtracted. Use gram='full' to forget.")
+        taken = type(self)(self.features, self.setting, self.config).to(self.rows.device)
+        taken.scale = self.scale
+        for batch in task.batches(BLOCK):
+            taken.observe(batch)
+        n = max(self.seen, int(task.y.max()) + 1)
+        sums = [Summed(own.second.diagonal(), own.class_sums[:n], own.class_weights[:n]) for own in (self, taken)]
+        left = without(*sums)
+        self._choice, self.rows = None, self.rows - taken.rows
+        self.second.merge(taken.second, sign=-1.0)
+        self.class_sums[:n], self.class_weights[:n] = left.class_sums, left.class_weights
+        if self.rows <= ROUNDING * taken.rows:  # what rounding of weights has left of nothing
+            for tensor in (self.rows, *self.second.buffers()):
+                tensor.zero_()
+
+    def forget_class(self, row: int) -> None:
+        """Let go of a class's sum and weight: its score is 0 from then on. ``G`` keeps the trace of its examples."""
+        if not 0 <= row < self.seen:
+            raise ValueError(f"There is no class row {row}: {self.seen} classes were seen.")
+        self._choice = None
+        self.class_sums[row], self.class_weights[row] = 0.0, 0.0
+
+    def sums(self) -> dict[str, Tensor]:
+        """All that was learned, without the map, for another learner to `absorb`; it shares memory with this one."""
+        second = {f"second.{name}": tensor for name, tensor in self.second.state_dict().items()}
+        classes = {"class_sums": self.class_sums[: self.seen], "class_weights": self.class_weights[: self.seen]}
+        return {**second, **classes, "rows": self.rows}
+
+    @torch.no_grad()
+    def absorb(self, other_sums: Mapping[str, Tensor], rows_of: Tensor) -> None:
+        """Add the sums of another learner over the same map; its class row ``j`` is row ``rows_of[j]`` here."""
+        check_addable(self.sums(), other_sums, rows_of, self.setting.capacity)
+        self._choice = None
+        self.second.merge(moments_from(self.config.gram, self.class_width, other_sums, prefix="second."))
+        self.class_sums.index_add_(0, rows_of, other_sums["class_sums"].clone())  # may be this learner's own
+        self.class_weights.index_add_(0, rows_of, other_sums["class_weights"].clone())
+        self.rows += other_sums["rows"]
+        self.counters[1] = max([self.seen, *(rows_of + 1).tolist()])
 
     @property
-    def solution(self) -> Tensor:
-        """Weights from features to the scores of the classes seen, shape ``(features, seen)``; solved when first needed."""
-        solution = self._solution
-        if solution is None:
-            moments = self.class_sums[: self.seen].T
-            alpha = self.config.alpha
-            if isinstance(alpha, str):
-                alpha = ridge.gcv_alpha(self.gram, moments, self.class_weights[: self.seen], float(self.rows))
-            solution = ridge.solve(self.gram, moments, float(alpha))
-            self._solution = solution
-        return solution
+    def choice(self) -> Choice:
+        """α and the weights from features to the scores of the classes seen; solved when first needed, then kept."""
+        choice = self._choice
+        if choice is None:
+            alpha = None if self.config.alpha == "gcv" else float(self.config.alpha)
+            moments, weights = self.class_sums[: self.seen].T, self.class_weights[: self.seen]
+            choice = self._choice = self.second.solve(moments, weights, float(self.rows), alpha)
+        return choice
 
     def score(self, x: Tensor) -> Tensor:
         """Scores of the classes seen: the predicted vector along each class vector."""
-        h = self.features(x)
-        scores: Tensor = h.to(self.setting.dtype) @ self.solution.to(self.setting.dtype)
-        return scores
+        return self.score_represented(self.features(x))
+
+    @torch.no_grad()
+    def represent(self, x: Tensor) -> Tensor:
+        """Features of inputs, in int8 where they are whole numbers: what may be kept to score them again and again."""
+        blocks = (self.features(self.scale(block)) for block in x.split(BLOCK))
+        return torch.cat([h.char() if bool((h.char() == h).all()) else h for h in blocks])
+
+    def score_represented(self, h: Tensor) -> Tensor:
+        """Scores of features, as `score` gives them for inputs."""
+        return torch.mm(h.to(self.setting.dtype), self.choice.solution.to(self.setting.dtype))
 
     def configure(self, options: Mapping[str, Any]) -> None:
-        """Change settings between tasks; another α gives another solution."""
+        """Change settings between tasks; another α gives another solution. What is kept of ``G`` cannot change."""
+        gram = self.config_class(**options).gram
+        if gram != self.config.gram:
+            raise ValueError(f"gram={gram!r} cannot follow gram={self.config.gram!r}: make a new model.")
         super().configure(options)
-        self._solution = None
+        self._choice = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The solution follows from the sums; a copy or a pickle should not grow by it with the number of classes.
-        return {**self.__dict__, "_solution": None}
+        return {**self.__dict__, "_choice": None}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:  # type: ignore[override]
-        """Take over a state and forget the solution of the old one."""
-        super().load_state(state)
-        self._solution = None
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a state, also one from before ``G`` was packed, and forget the solution of the old one."""
+        super().load_state(upgraded(state))
+        self._choice = None

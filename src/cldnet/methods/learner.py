@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from cldnet.device import generator
 from cldnet.methods.batch import Batch, TaskData
 from cldnet.nets.scale import AsTheyAre, InputScale
 
-__all__ = ["Batch", "Learner", "Setting", "TaskData", "Traits"]
+__all__ = ["Batch", "Learner", "Represents", "Setting", "TaskData", "Traits"]
 
 
 @dataclass(frozen=True)
@@ -184,3 +184,17 @@ class Learner(nn.Module, ABC):
         if state is not None:
             self.generator.set_state(state.cpu())
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+@runtime_checkable
+class Represents(Protocol):
+    """A learner that sees inputs through a map that never changes once the first task has begun.
+
+    What it makes of an input can be kept by whoever scores that input again and again, as an evaluation does.
+    """
+
+    def represent(self, x: Tensor) -> Tensor:
+        """Map inputs ``(n, …)`` to what the learner sees of them, one row each."""
+
+    def score_represented(self, h: Tensor) -> Tensor:
+        """Score what `represent` gave, over the classes seen."""

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import nn
 
 from cldnet.device import generator
+from cldnet.names import nearest_names
 from cldnet.nets.cnn import CNN
 from cldnet.nets.features import FeatureMap, RandomReLU
+from cldnet.nets.fourier import RandomFourier
 from cldnet.nets.mlp import MLP
+from cldnet.nets.patches import WhitenedPatches
 
 __all__ = [
     "BACKBONES",
     "CNN",
+    "FEATURE_MAPS",
     "MLP",
     "FeatureMap",
+    "RandomFourier",
     "RandomReLU",
+    "WhitenedPatches",
     "auto_backbone",
     "build_backbone",
+    "build_map",
+    "is_described",
     "may_draw",
     "out_features",
 ]
@@ -31,7 +40,12 @@ BACKBONES: Mapping[str, str] = {
     "mlp": "two hidden layers of 400 ReLU units, the paper's net for MNIST and FashionMNIST",
     "cnn": "three convolutions and two hidden layers, the net of the OWM and AOP papers for CIFAR-10",
     "random-relu": "1,000 fixed random ReLU features in 8 bits, for the exact solver",
+    "random-fourier": "1,000 fixed random Fourier features in 8 bits, a Gaussian kernel, for the exact solver",
+    "patches": "whitened patches: filters from the first task's images, for the exact solver; images only",
 }
+#: The class of each kind of feature map.
+FEATURE_MAPS: Mapping[str, type[Any]] = {made.kind: made for made in (RandomReLU, RandomFourier, WhitenedPatches)}
+_NOT_OPTIONS = {"self", "input_shape", "seed", "net"}
 
 
 def auto_backbone(input_shape: tuple[int, ...]) -> str:
@@ -74,8 +88,9 @@ def build_backbone(
         return MLP(input_shape, generator=generator(seed), **options)
     if name == "cnn":
         return CNN(input_shape, generator=generator(seed), **options)
-    if name == "random-relu":
-        return RandomReLU(input_shape, seed=seed, **options)
+    if name in FEATURE_MAPS:
+        features: FeatureMap = FEATURE_MAPS[name](input_shape, seed=seed, **options)
+        return features
     raise ValueError(f"backbone={name!r} is not known; use one of {sorted(BACKBONES)}, or a torch.nn.Module.")
 
 
@@ -100,3 +115,44 @@ def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:
             "it should give one vector a row, shape (n, features). End it with a pooling layer or nn.Flatten()."
         )
     return int(features.shape[1])
+
+
+def is_described(net: nn.Module) -> bool:
+    """Tell a feature map that its description and numbers say in full from a module whose code only its user has.
+
+    Examples
+    --------
+    >>> is_described(RandomReLU((2,), 4, seed=0)), is_described(RandomReLU((2,), 4, seed=0, net=nn.Identity()))
+    (True, False)
+    """
+    # A user's subclass has its parent's kind, and other code.
+    return isinstance(net, FeatureMap) and FEATURE_MAPS.get(net.kind) is type(net) and getattr(net, "net", None) is None
+
+
+def build_map(description: Any) -> FeatureMap:
+    """Make an empty map from what `FeatureMap.describe` said, which may come from a stranger's file; its numbers come later.
+
+    Examples
+    --------
+    >>> build_map(RandomFourier((2, 3), features=9, seed=7).describe()).out_features
+    10
+    """
+    if not isinstance(description, Mapping) or not {"kind", "input_shape", "options"} <= {*description}:
+        raise ValueError("The description of a feature map should have a kind, an input_shape and options.")
+    kind, shape, options = (description[name] for name in ("kind", "input_shape", "options"))
+    if not isinstance(kind, str) or kind not in FEATURE_MAPS:
+        raise ValueError(f"There is no kind of feature map {kind!r}. {nearest_names(str(kind), FEATURE_MAPS)}")
+    made = FEATURE_MAPS[kind]
+    sizes = list(shape) if isinstance(shape, list | tuple) else []
+    if not 1 <= len(sizes) <= 3 or not all(type(size) is int and size >= 1 for size in sizes):
+        raise ValueError(
+            f"A feature map has input_shape={shape!r}: there should be one to three whole numbers from 1 on."
+        )
+    allowed = {*signature(made.__init__).parameters} - _NOT_OPTIONS
+    if not isinstance(options, Mapping) or not {*options} <= allowed:
+        raise ValueError(f"A {kind} map has options {options!r}; known are {', '.join(sorted(allowed))}.")
+    try:
+        built: FeatureMap = made(tuple(sizes), seed=0, **options)
+    except (TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
+        raise ValueError(f"No {kind} map can be made with options {dict(options)} ({error}).") from error
+    return built

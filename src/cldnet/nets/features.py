@@ -1,8 +1,8 @@
 """Fixed feature maps for the exact solver: fitted once, then never changed, with an id of their own.
 
-The random ReLU map is exact to the last bit. Inputs are rounded to 16 bits, random weights are 8-bit integers, so every
-pre-activation is a whole number that float64 holds exactly in any order of summation; activations are rounded to 8 bits.
-Sums over such features are whole numbers too: order, chunks, threads and merging cannot change them.
+Random maps are exact to the last bit. Inputs are rounded to 16 bits, random weights are 8-bit integers, so every product
+``W x`` is a whole number that float64 holds exactly in any order of summation; features are rounded to 8 bits. Sums over
+such features are whole numbers too: order, chunks, threads and merging cannot change them.
 """
 
 from __future__ import annotations
@@ -10,29 +10,46 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from math import prod
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cldnet.device import generator
 from cldnet.nets.scale import InputScale
 
-__all__ = ["FEATURE_LIMIT", "FeatureMap", "RandomReLU"]
+__all__ = ["FEATURE_LIMIT", "FeatureMap", "RandomProjection", "RandomReLU"]
 
-#: Features are whole numbers from 0 to this one; 1,024 products of two of them still fit float32's 24 bits.
+#: Features are whole numbers of at most this size; 1,024 products of two of them still fit float32's 24 bits.
 FEATURE_LIMIT = 127
-_INPUT_LIMIT = 32767  # 16 bits
-_INPUT_RANGE = 16.0  # spreads that the 16 bits cover
+#: Whole numbers that stand for one spread of an input, and for one standard deviation of a random weight.
+INPUT_STEPS = 32767 / 16  # so 16 bits cover 16 spreads
+WEIGHT_STEPS = FEATURE_LIMIT / 3  # ±3σ fill the 8 bits; the few weights beyond are clipped
+_INPUT_LIMIT = 32767
 _KNEE = 8.0  # beyond this many spreads inputs are squeezed by _SQUEEZE: classes yet to come may lie far from the first
 _SQUEEZE = 16.0
 _ACTIVATION_RANGE = 4.0  # root mean squares of the pre-activation that the 8 bits cover
+_MOST_WEIGHTS = 1 << 31
+# Numbers at a time: weights drawn, weights or inputs in float64, and rounded inputs. Photos at once would take gigabytes.
+_DRAWN_AT_ONCE = 1 << 20
+_WIDENED_AT_ONCE = 1 << 22
+_ROUNDED_AT_ONCE = 1 << 25
 
 
 class FeatureMap(nn.Module, ABC):
-    """A map from inputs to feature vectors that is fitted once and fixed from then on."""
+    """A map from inputs to feature vectors that is fitted once and fixed from then on.
 
+    What it computes follows from its class and its tensors alone: settings that change the features belong into a buffer,
+    because `map_id` is how two models know that their features mean the same.
+    """
+
+    #: Name of the map's make, by which `cldnet.nets.build_map` finds it; "own" for one whose code only its user has.
+    kind: ClassVar[str] = "own"
     #: Rows that `fit` needs at least.
     min_rows: int = 2
+    #: Shape of one input.
+    input_shape: tuple[int, ...]
     #: Length of a feature vector.
     out_features: int
     fitted: Tensor
@@ -46,6 +63,15 @@ class FeatureMap(nn.Module, ABC):
         """Map inputs ``(n, …)`` to features ``(n, out_features)``, each row by itself."""
 
     @property
+    def options(self) -> dict[str, Any]:
+        """What the map is made with beside shape and seed, in JSON's types."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """Say in JSON's types what an empty map of the same make is built from; its numbers are loaded afterwards."""
+        return {"kind": self.kind, "input_shape": list(self.input_shape), "options": self.options}
+
+    @property
     def map_id(self) -> str:
         """Digest of the map's tensors: two models add up if and only if their ids are equal."""
         digest = hashlib.sha256(type(self).__name__.encode())
@@ -55,7 +81,90 @@ class FeatureMap(nn.Module, ABC):
         return digest.hexdigest()[:16]
 
 
-class RandomReLU(FeatureMap):
+class RandomProjection(FeatureMap):
+    """What maps over random projections share: scaled, rounded inputs times 8-bit weights, and a frozen net in front.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Shape of one input, or of one output of ``net``.
+    features : int
+        Number of random features; the constant column comes on top.
+    biased : bool
+        Whether there is one more weight a feature, of a constant input of one spread.
+    source : torch.Generator
+        Where the random weights come from.
+    net : nn.Module, optional
+        A frozen module whose output is expanded instead of the input itself.
+    """
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        features: int,
+        *,
+        biased: bool,
+        source: torch.Generator,
+        net: nn.Module | None,
+    ) -> None:
+        super().__init__()
+        self.input_shape = tuple(input_shape)
+        self.net = net.eval().requires_grad_(False) if net is not None else None
+        self.scale = InputScale(self.input_shape, torch.float64)
+        self.register_buffer("weight", _random_weights(features, prod(input_shape) + biased, source))
+        self.out_features = int(features) + 1
+
+    @property
+    def fitted(self) -> Tensor:  # type: ignore[override]
+        """Whether `fit` was called."""
+        return self.scale.fitted
+
+    def train(self, mode: bool = True) -> RandomProjection:
+        """Stay in evaluation mode: the map is fixed."""
+        return super().train(False)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the map is made with beside shape and seed; a net in front is not part of it."""
+        return {"features": self.out_features - 1}
+
+    def _embed(self, x: Tensor) -> Tensor:
+        if self.net is None:
+            return x
+        dtype = next((p.dtype for p in self.net.parameters()), torch.float32)
+        embedded: Tensor = torch.cat([self.net(block.to(dtype)) for block in x.split(1024)])
+        if not torch.isfinite(embedded).all():
+            raise ValueError("The backbone gave NaN or infinity for some rows: there is nothing to learn from those.")
+        return embedded
+
+    def _round(self, x: Tensor) -> Tensor:
+        """Scaled inputs as whole numbers, one row each, in float64."""
+        scaled: Tensor = self.scale(x)
+        core = scaled.clamp(-_KNEE, _KNEE)
+        squeezed = scaled.sub_(core).div_(_SQUEEZE).add_(core)
+        return squeezed.mul_(INPUT_STEPS).round_().clamp_(-_INPUT_LIMIT, _INPUT_LIMIT).flatten(1)
+
+    def _project(self, x: Tensor) -> Tensor:
+        """Products of the rounded inputs and all weights: whole numbers, exact in float64 however they are cut."""
+        inputs = prod(self.input_shape)
+        bias = self.weight[:, inputs:].double().sum(1) * round(INPUT_STEPS)  # zero without a column for it
+        products = bias.repeat(len(x), 1)
+        width = max(256, _WIDENED_AT_ONCE // len(self.weight))
+        if inputs <= width:
+            return products.addmm_(self._round(x), self.weight[:, :inputs].double().T)
+        size = max(1, _ROUNDED_AT_ONCE // inputs)
+        for rows, part in zip(products.split(size), x.split(size), strict=True):
+            blocks = part.split(max(1, _WIDENED_AT_ONCE // inputs))
+            rounded = torch.cat([self._round(block).to(torch.int16) for block in blocks])
+            for first in range(0, inputs, width):
+                columns = slice(first, min(first + width, inputs))
+                rows.addmm_(rounded[:, columns].double(), self.weight[:, columns].double().T)
+        return products
+
+
+class RandomReLU(RandomProjection):
     """Random ReLU features ``relu(W x + b)`` in whole numbers from 0 to 127, with a constant column at the end.
 
     Parameters
@@ -78,38 +187,21 @@ class RandomReLU(FeatureMap):
     (torch.Size([20, 9]), True)
     """
 
-    weight: Tensor
+    kind = "random-relu"
     step: Tensor
 
     def __init__(
         self, input_shape: tuple[int, ...], features: int = 1000, *, seed: int, net: nn.Module | None = None
     ) -> None:
-        super().__init__()
-        self.input_shape = tuple(input_shape)
-        self.net = net.eval().requires_grad_(False) if net is not None else None
-        self.scale = InputScale(input_shape, torch.float64)
-        self.out_features = features + 1
-        inputs = prod(input_shape) + 1  # the bias is the weight of a constant input
-        gaussian = torch.randn(features, inputs, generator=generator(seed), dtype=torch.float64)
-        # ±3σ fill the 8 bits; the few weights beyond are clipped.
-        self.register_buffer("weight", (gaussian * (FEATURE_LIMIT / 3)).round().clamp(-127, 127).to(torch.int8))
+        super().__init__(input_shape, features, biased=True, source=generator(seed), net=net)
         self.register_buffer("step", torch.ones((), dtype=torch.float64))
-
-    @property
-    def fitted(self) -> Tensor:  # type: ignore[override]
-        """Whether `fit` was called."""
-        return self.scale.fitted
-
-    def train(self, mode: bool = True) -> RandomReLU:
-        """Stay in evaluation mode: the map is fixed."""
-        return super().train(False)
 
     @torch.no_grad()
     def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
         """Take the inputs' mean and spread and the size of the activations from training inputs."""
         inputs = self._embed(x)
         self.scale.fit(inputs, weight)
-        energy = torch.cat([self._project(block).square().mean(1) for block in inputs.split(1024)])
+        energy = torch.cat([self._project(block).square_().mean(1) for block in inputs.split(1024)])
         rows = torch.ones_like(energy) if weight is None else weight.double()
         rms = ((energy * rows).sum() / rows.sum()).sqrt().clamp_min(1.0)
         self.step.copy_((FEATURE_LIMIT / (_ACTIVATION_RANGE * rms)).float())
@@ -118,23 +210,19 @@ class RandomReLU(FeatureMap):
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs to whole numbers from 0 to 127, as float32."""
         activations = self._project(self._embed(x))
-        features = (activations * self.step).round_().clamp_(0, FEATURE_LIMIT).float()
+        features = activations.mul_(self.step).round_().clamp_(0, FEATURE_LIMIT).float()
         return torch.cat([features, features.new_full((len(x), 1), FEATURE_LIMIT)], dim=1)
 
-    def _embed(self, x: Tensor) -> Tensor:
-        if self.net is None:
-            return x
-        dtype = next((p.dtype for p in self.net.parameters()), torch.float32)
-        embedded: Tensor = torch.cat([self.net(block.to(dtype)) for block in x.split(1024)])
-        if not torch.isfinite(embedded).all():
-            raise ValueError("The backbone gave NaN or infinity for some rows: there is nothing to learn from those.")
-        return embedded
 
-    def _project(self, x: Tensor) -> Tensor:
-        step = _INPUT_LIMIT / _INPUT_RANGE
-        scaled = self.scale(x)
-        core = scaled.clamp(-_KNEE, _KNEE)
-        squeezed = core + (scaled - core) / _SQUEEZE
-        rounded = (squeezed * step).round_().clamp_(-_INPUT_LIMIT, _INPUT_LIMIT).flatten(1)
-        constant = rounded.new_full((len(x), 1), float(round(step)))
-        return torch.cat([rounded, constant], dim=1) @ self.weight.double().T
+def _random_weights(features: Any, inputs: int, source: torch.Generator) -> Tensor:
+    """Gaussian weights in 8 bits, shape ``(features, inputs)``; the number of features is checked first."""
+    most = _MOST_WEIGHTS // inputs
+    if isinstance(features, bool) or not isinstance(features, int | np.integer) or not 1 <= features <= most:
+        raise ValueError(f"features={features!r} should be a whole number from 1 to {most:,} for inputs of that size.")
+    weight = torch.empty(int(features) * inputs, dtype=torch.int8)
+    # Blocks of a multiple of 16 and a longer last one: torch draws these as it would draw all at once.
+    ends = [*range(_DRAWN_AT_ONCE, len(weight) - _DRAWN_AT_ONCE + 1, _DRAWN_AT_ONCE), len(weight)]
+    for first, end in zip([0, *ends], ends, strict=False):
+        gaussian = torch.randn(end - first, generator=source, dtype=torch.float64)
+        weight[first:end] = gaussian.mul_(WEIGHT_STEPS).round_().clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+    return weight.reshape(-1, inputs)

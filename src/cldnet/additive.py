@@ -1,0 +1,175 @@
+"""Models that add up: rows are taken out again, and what other models have learned is taken in, exactly."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from sklearn.exceptions import NotFittedError
+from torch import nn
+
+from cldnet.answers import Answers
+from cldnet.data.rows import Rows, Session
+from cldnet.device import resolve_device, threads
+from cldnet.labels import LabelTable
+from cldnet.model import Model
+from cldnet.nets import FeatureMap
+from cldnet.statistics import Statistics
+from cldnet.structure import Structure
+
+__all__ = ["Additive", "MapTraceWarning"]
+
+
+class MapTraceWarning(UserWarning):
+    """Rows were taken out of the sums, but the feature map may have been fitted on them."""
+
+
+class Additive(Answers, ABC):
+    """The part of `cldnet.CLDNetClassifier` that takes sums out of its model and adds others to it."""
+
+    backbone: str | nn.Module
+    _session: Session | None = None  # of the class, so that __init__ stores its arguments and nothing else
+
+    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Take rows out again, exactly: given the map, what is left equals a model that never saw them.
+
+        The rows are handed back as they were learned, with the same labels and weights, since the model kept none of them.
+        What cannot have been learned is refused; a failed call leaves the model as it was. A class without any rows left
+        leaves `classes_`; it can be taught again. Only for the exact solver with ``gram="full"``.
+
+        A `MapTraceWarning` tells when rows have a label that was among those the map was fitted on (the first call's, unless
+        ``backbone`` was a fitted map): the map's few statistics (scales, whitening, filters) keep their trace. To leave
+        none, fit a map on other data and give it as ``backbone``. What a model remembers of the inputs that it was begun with
+        (their shape, their columns' names, their largest value) stays, too.
+
+        Examples
+        --------
+        >>> from cldnet import CLDNetClassifier
+        >>> from cldnet.nets import RandomReLU
+        >>> public = RandomReLU((2,), features=16, seed=0)
+        >>> public.fit(torch.tensor([[0.0, 0.0], [9.0, 9.0]]))
+        >>> clf = CLDNetClassifier(backbone=public).fit([[0.0, 0.1], [5.0, 5.1], [5.2, 5.0]], ["cat", "dog", "dog"])
+        >>> clf.forget([[5.0, 5.1]], ["dog"]).statistics().rows
+        2.0
+        """
+        self._outside_session("forget")
+        model = self._fitted()
+        shape, anything = model.structure.input_shape, LabelTable(1 << 62)  # labels are checked against those known
+        rows = Rows.checked(X, y, sample_weight, shape, anything)
+        self._check_inputs(X, rows.x, model)
+        model.labels.known_rows(rows.y)
+        traced = sorted(model.fitted_on.intersection(rows.y.tolist()))
+        with self._computing():
+            work = self._copied(model)
+            work.forget(rows)
+        if traced:  # before the swap: who makes an error of the warning keeps the model as it was
+            warnings.warn(
+                f"The feature map was fitted when labels {traced[:6]} came, perhaps on some of these rows: they are gone from "
+                "the sums, but their trace in the map's few statistics stays. To leave none, give a map that was fitted on "
+                "other data: backbone=map.",
+                MapTraceWarning,
+                stacklevel=2,
+            )
+        self._swap_in(work, model)
+        return self
+
+    def forget_class(self, label: Any) -> Self:
+        """Let go of a class without its rows. It is never predicted again, unless it is taught again.
+
+        Guaranteed: the class's sum and weight are gone, and so is its score. Not guaranteed: the second moments ``G`` of
+        the features are of all classes together, so the scores of the others keep the trace that its rows left there,
+        `statistics` still counts them, and the label itself stays in the table, since its row is reserved. For
+        everything to be gone hand the rows back with `forget`.
+
+        Examples
+        --------
+        >>> from cldnet import CLDNetClassifier
+        >>> clf = CLDNetClassifier(random_state=0).fit([[0.0, 0.1], [5.0, 5.1], [9.0, 0.2]], ["cat", "dog", "owl"])
+        >>> clf.forget_class("dog").classes_
+        array(['cat', 'owl'], dtype='<U3')
+        """
+        self._outside_session("forget_class")
+        model = self._fitted()
+        model.labels.known_rows([label])
+        with self._computing():
+            work = self._copied(model)
+            work.forget_class(label)
+        self._swap_in(work, model)
+        return self
+
+    def merge(self, others: Iterable[Answers | Statistics]) -> Self:
+        """Take in what other models have learned: the result is the model of all their data, exactly.
+
+        Classes are matched by label, whatever the order in which they came, and need not have anything in common. All
+        models have to share one feature map (`cldnet.save_map`, `cldnet.load_map`). The others stay as they are. A
+        classifier that has learned nothing may begin with sums if its ``backbone`` is a fitted map.
+
+        Parameters
+        ----------
+        others : iterable of CLDNetClassifier or Statistics
+            Models of the exact solver, or sums of such models.
+        """
+        self._outside_session("merge")
+        model = self._model
+        parts = [_sums(other) for other in others]
+        with self._computing():
+            work = self._begun(parts) if model is None else self._copied(model)
+            for part in parts:
+                work = work.absorb(part)
+        self._swap_in(work, model)
+        return self
+
+    def _begun(self, parts: list[Statistics]) -> Model:
+        """Make a model over a map that came fitted, to hold what others have learned."""
+        if not (isinstance(self.backbone, FeatureMap) and self.backbone.fitted and parts):
+            raise NotFittedError(
+                "This CLDNetClassifier has learned nothing, so it has no feature map to merge over: call fit first, or "
+                "give a map that is fitted as backbone."
+            )
+        work = Model.build(*self._parameters(None), seed=self._seed(), inputs=parts[0].inputs)
+        work.learner.to(resolve_device(self.device)).eval()
+        return work
+
+    @abstractmethod
+    def _parameters(self, model: Model | None) -> tuple[Structure, dict[str, Any]]:
+        """Check the parameters; return what a model is built from and its solver's options."""
+
+    @abstractmethod
+    def _seed(self) -> int:
+        """Seed of a new model."""
+
+    def _outside_session(self, name: str) -> None:
+        if self._session is not None:
+            raise RuntimeError(f"A session is open: partial_fit adds to it, and {name} has to wait for its end.")
+
+    def _copied(self, model: Model) -> Model:
+        """Copy a model to change it: whoever predicts meanwhile, in another thread, has the model as it was."""
+        work = model.copy(self._parameters(model)[1])
+        work.learner.to(resolve_device(self.device))
+        return work
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """On the threads asked for, and in torch's usual mode whatever the caller's: what is made here outlives the call."""
+        with threads(self.n_threads), torch.inference_mode(False), torch.enable_grad():
+            yield
+
+    def _swap_in(self, work: Model, model: Model | None) -> None:
+        if self._model is not model:
+            raise RuntimeError(
+                "Another thread taught this model meanwhile, and this call began from the model before: nothing of it "
+                "was kept. Call again, and teach one model from one thread at a time."
+            )
+        self._model = work
+
+
+def _sums(other: Any) -> Statistics:
+    if isinstance(other, Statistics):
+        return other
+    if not isinstance(other, Answers):
+        raise ValueError(f"A {type(other).__name__} cannot be merged: give a list of CLDNetClassifier or Statistics.")
+    return other._fitted().statistics

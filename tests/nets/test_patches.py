@@ -1,0 +1,147 @@
+"""Whitened patches: each image by itself, against a slow formula; filters that are nobody's patch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cldnet.device import generator, threads
+from cldnet.nets.patches import LEAST_PATCHES, WhitenedPatches
+
+
+def pictures(count=60, shape=(3, 12, 12), seed=0):
+    """Smooth random images in bytes: coarse noise with fine noise on top."""
+    coarse = torch.rand(count, shape[0], 4, 4, generator=generator(seed))
+    smooth = torch.nn.functional.interpolate(coarse, shape[1:], mode="bilinear", align_corners=True)
+    fine = 0.2 * torch.rand(count, *shape, generator=generator(seed + 1))
+    return (255 * (smooth + fine) / 1.2).to(torch.uint8)
+
+
+def fitted(shape=(3, 12, 12), images=None, **options):
+    options = {"filters": 10, "size": 5, **options}
+    features = WhitenedPatches(shape, seed=0, **options)
+    features.fit(pictures(shape=shape) if images is None else images)
+    return features
+
+
+def slow_features(features, image):
+    """The definition, one patch and one window at a time, in float64."""
+    image = np.asarray(image, dtype=np.float64)
+    size, threshold, windows = features.size, features.threshold, features.windows
+    rows, columns = image.shape[1] - size + 1, image.shape[2] - size + 1
+    filters, offset = features.filters.double().numpy(), features.offset.double().numpy()
+    total = np.zeros((2, windows, windows, filters.shape[1]))
+    for view in (image, image[:, :, ::-1]) if features.mirror else (image,):
+        for vertical in range(windows):
+            for horizontal in range(windows):
+                weight_sum, pooled = 0.0, np.zeros((2, filters.shape[1]))
+                for r in range(rows):
+                    for c in range(columns):
+                        weight = max(0, 1 - abs(r - ((vertical + 0.5) * rows / windows - 0.5)) * windows / rows)
+                        weight *= max(
+                            0, 1 - abs(c - ((horizontal + 0.5) * columns / windows - 0.5)) * windows / columns
+                        )
+                        patch = view[:, r : r + size, c : c + size].ravel()
+                        patch = patch - patch.mean()
+                        patch = patch / np.sqrt((patch**2).mean() + float(features.floor))
+                        response = patch @ filters + offset
+                        pooled[0] += weight * np.maximum(response, threshold)
+                        pooled[1] += weight * np.minimum(response, -threshold)
+                        weight_sum += weight
+                total[:, vertical, horizontal] += pooled / weight_sum
+    return (total.reshape(-1) - features.mean.double().numpy()) / features.spread.double().numpy() * 127 / 5
+
+
+@pytest.mark.parametrize("mirror", [True, False])
+def test_features_are_those_of_the_slow_formula(mirror):
+    features = fitted(mirror=mirror)
+    for image in pictures(3, seed=7):
+        found = features(image[None])[0]
+        assert found[-1] == 127
+        wanted = np.clip(slow_features(features, image), -127, 127)
+        assert np.abs(found[:-1].numpy() - wanted).max() < 0.51
+
+
+def test_features_are_whole_numbers_that_fit_eight_bits():
+    h = fitted()(pictures(40, seed=3))
+    assert torch.equal(h, h.round())
+    assert float(h.abs().max()) <= 127
+    assert float(h[:, :-1].std()) > 15  # about a fifth of the range: neither cut off nor lost in rounding
+
+
+def test_an_images_features_do_not_depend_on_the_images_beside_it_nor_on_threads():
+    features, images = fitted(), pictures(50, seed=5)
+    together = features(images)
+    assert torch.equal(torch.cat([features(image[None]) for image in images]), together)
+    assert torch.equal(features(images.flip(0)).flip(0), together)
+    for count in (1, 2, 3):
+        with threads(count):
+            assert torch.equal(features(images), together)
+            assert torch.get_num_threads() == count
+
+
+def test_mirror_images_look_the_same_if_asked_for():
+    images = pictures(20, seed=5)
+    for mirror in (True, False):
+        features = fitted(mirror=mirror)
+        difference = (features(images) - features(images.flip(3))).abs().max()
+        assert difference <= 1 if mirror else difference > 20
+
+
+def test_brightness_and_contrast_of_all_images_do_not_matter():
+    images = pictures(80).double()
+    bytes_, fractions = fitted(images=images), fitted(images=images / 255)
+    torch.testing.assert_close(bytes_(images[:9]), fractions(images[:9] / 255), rtol=0, atol=2)
+
+
+def test_no_filter_is_a_training_patch():
+    images = pictures(200)
+    features = fitted(images=images, filters=40)
+    patches = images.double().unfold(2, 5, 1).unfold(3, 5, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 75)
+    patches -= patches.mean(1, keepdim=True)
+    cosine = torch.nn.functional.normalize(patches) @ torch.nn.functional.normalize(features.filters.double().T).T
+    assert float(cosine.abs().max()) < 0.99
+
+
+def test_the_same_seed_gives_the_same_map_and_another_one_another():
+    images = pictures()
+    ids = []
+    for seed in (0, 0, 1):
+        features = WhitenedPatches((3, 12, 12), filters=5, seed=seed)
+        features.fit(images)
+        ids.append(features.map_id)
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_weights_of_zero_leave_an_image_out():
+    images = pictures(90)
+    left_out = fitted(images=images[:60])
+    features = WhitenedPatches((3, 12, 12), filters=10, size=5, seed=0)
+    features.fit(images, (torch.arange(90) < 60).float())
+    assert features.map_id == left_out.map_id
+
+
+def test_grey_images_come_with_or_without_a_channel():
+    grey = pictures(80, (1, 14, 10))
+    with_channel, without = fitted((1, 14, 10), grey), fitted((14, 10), grey[:, 0])
+    assert torch.equal(with_channel(grey[:4]), without(grey[:4, 0]))
+
+
+def test_filters_need_patches_enough():
+    features = WhitenedPatches((3, 12, 12), filters=100, seed=0)
+    assert features.min_rows == -(-LEAST_PATCHES * 100 // 49)
+    with pytest.raises(ValueError, match=r"10,000 patches that show something.*fewer filters"):
+        features.fit(torch.full((300, 3, 12, 12), 7, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(("shape", "match"), [((64,), "for images"), ((8, 5), "too small")])
+def test_what_is_no_image_is_refused(shape, match):
+    with pytest.raises(ValueError, match=match):
+        WhitenedPatches(shape, seed=0)
+
+
+def test_flat_images_and_images_beyond_the_fitted_range_give_finite_features():
+    features = fitted()
+    odd = torch.stack([torch.zeros(3, 12, 12), torch.full((3, 12, 12), 255.0), 1e6 * torch.eye(12).repeat(3, 1, 1)])
+    assert torch.isfinite(features(odd)).all()
