@@ -20,23 +20,24 @@ from torch.nn.functional import normalize
 
 from cldnet.bench.preset import preset
 from cldnet.data.streams import stream_by_name
-from cldnet.nets.patches import WhitenedPatches, _normalised, _unfolded, _whitening
+from cldnet.nets.patch_parts import normalised, unfolded, whitening
+from cldnet.nets.patches import WhitenedPatches
 from cldnet.store import write_atomically
 
 STREAMS = ("split-mnist", "split-fmnist", "split-cifar10", "split-cifar100")
 LIMIT = 0.99
 
 
-def largest_cosine(features: WhitenedPatches, images: Tensor, whitening: Tensor, centre: Tensor) -> tuple[float, float]:
+def largest_cosine(features: WhitenedPatches, images: Tensor, white: Tensor, centre: Tensor) -> tuple[float, float]:
     """Largest |cosine| of a filter with a patch, as stored and before whitening was folded in."""
     stored = normalize(features.filters.T)
-    centroids = normalize(torch.linalg.solve(whitening.double(), features.filters.double()).T).float()
+    centroids = normalize(torch.linalg.solve(white.double(), features.filters.double()).T).float()
     largest = [0.0, 0.0]
     for block in images.split(8):
         pixels = block.reshape(len(block), features.channels, *features.input_shape[-2:]).float()
-        patches = torch.cat([_normalised(_unfolded(image, features.size), features.floor) for image in pixels])
+        patches = torch.cat([normalised(unfolded(image, features.size), features.floor) for image in pixels])
         patches = patches[patches.square().mean(1) > 0.25]  # flat ones have no direction
-        for place, (filters, views) in enumerate(((stored, patches), (centroids, (patches - centre) @ whitening))):
+        for place, (filters, views) in enumerate(((stored, patches), (centroids, (patches - centre) @ white))):
             if len(views):
                 largest[place] = max(largest[place], float((normalize(views) @ filters.T).abs().max()))
     return largest[0], largest[1]
@@ -49,9 +50,8 @@ def measure(name: str, seed: int, data: Path) -> dict[str, Any]:
     features = WhitenedPatches(stream.input_shape, seed=seed, **preset(name, "exact", seed).backbone_options)
     features.fit(images)
     # The same patches as in `fit`, since they are drawn by the same seed.
-    drawn = features._draw(images, torch.Generator().manual_seed(seed))
-    drawn = _normalised(drawn[drawn.var(1, correction=0) > features.floor], features.floor)
-    stored, whitened = largest_cosine(features, images, *_whitening(drawn))
+    drawn = features._shown(images, torch.Generator().manual_seed(seed))
+    stored, whitened = largest_cosine(features, images, *whitening(drawn))
     return {
         "stream": name,
         "hash": stream.hash,

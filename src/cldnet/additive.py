@@ -39,7 +39,7 @@ class Additive(Answers, ABC):
 
         The rows are handed back as they were learned, with the same labels and weights, since the model kept none of them.
         What cannot have been learned is refused; a failed call leaves the model as it was. A class without any rows left
-        leaves `classes_`; it can be taught again. Only for the exact solver with ``gram="full"``.
+        leaves `classes_`; it can be taught again. Only for the exact solver, and not over a sketch (``gram=rank``).
 
         A `MapTraceWarning` tells when rows have a label that was among those the map was fitted on (the first call's, unless
         ``backbone`` was a fitted map): the map's few statistics (scales, whitening, filters) keep their trace. To leave
@@ -83,7 +83,8 @@ class Additive(Answers, ABC):
         Guaranteed: the class's sum and weight are gone, and so is its score. Not guaranteed: the second moments ``G`` of
         the features are of all classes together, so the scores of the others keep the trace that its rows left there,
         `statistics` still counts them, and the label itself stays in the table, since its row is reserved. For
-        everything to be gone hand the rows back with `forget`.
+        everything to be gone hand the rows back with `forget` instead: afterwards it is too late, and a class that is taught
+        again is in ``G`` twice.
 
         Examples
         --------

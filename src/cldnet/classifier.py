@@ -50,8 +50,8 @@ class CLDNetClassifier(Additive):
         ``"exact"``: ridge penalty, by default chosen from the sums by generalised cross-validation. ``"hbo"``: the
         projectors' α (Eq. 6) if it is a number; by default it adapts to each batch.
     gram : "full", "diagonal" or int
-        ``"exact"``: what is kept of the features' second moments. Less than all is for small devices, at a loss; rows cannot
-        be forgotten then.
+        ``"exact"``: what is kept of the features' second moments. Less than all is for small devices, at a loss (see
+        `Statistics.loss`); a sketch of so many directions cannot forget rows.
     epochs, batch_size, lr
         Training of ``"hbo"``. (``"exact"`` sees every row once.)
     input_shape : tuple of int, optional

@@ -84,6 +84,6 @@ def _computes(features: FeatureMap) -> bool:
         return False
     try:
         h = features(torch.zeros(1, *features.input_shape))
-    except ArithmeticError:
+    except (ArithmeticError, RuntimeError, MemoryError):
         return False
     return bool((h == h.round()).all()) and float(h.abs().max()) <= FEATURE_LIMIT

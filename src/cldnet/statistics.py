@@ -82,6 +82,11 @@ class Statistics:
         """Length of the map's feature vectors."""
         return int(self.tensors["class_sums"].shape[1])
 
+    @property
+    def loss(self) -> float:
+        """The most by which ``vᵀGv`` can be off for a unit vector ``v``: what ``gram`` costs, 0 where all of ``G`` is kept."""
+        return self._second().loss
+
     def check_addable(self, other: Statistics) -> None:
         """Refuse sums that do not go together; nothing changes."""
         if other.map_id != self.map_id:

@@ -38,3 +38,12 @@ def test_every_test_image_is_mapped_once() -> None:
         fit_task(learner, task.train, epochs=1, batch_size=1024)
         kept.accuracies(learner, number)
     assert sum(len(x) for x in mapped) == len(stream.test.y)
+
+
+def test_another_learner_is_not_scored_by_the_images_of_the_first() -> None:
+    stream = split_digits(0)
+    kept = Evaluation(stream)
+    for seed in (0, 1):
+        learner = build_learner("exact", Setting(stream.input_shape, 10, seed), backbone_options={"features": 60})
+        fit_task(learner, stream[0].train, epochs=1, batch_size=1024)
+        assert kept.accuracies(learner, 1) == Evaluation(stream).accuracies(learner, 1)

@@ -20,7 +20,7 @@ from cldnet.math.symmetric import unpack
 from cldnet.methods import build_learner
 from cldnet.methods.exact import Exact, ExactConfig
 from cldnet.methods.learner import Setting, TaskData
-from cldnet.nets import FeatureMap, RandomReLU
+from cldnet.nets import FeatureMap, RandomReLU, WhitenedPatches
 
 relaxed = settings(deadline=None, max_examples=15)
 CENTRES = 2.0 * torch.randn(5, 6, generator=generator(0))
@@ -326,7 +326,7 @@ def test_a_sketch_cannot_forget_and_says_so():
     task = data(100)
     learner = teach(solver(gram=10), task)
     before = state(learner)
-    with pytest.raises(ValueError, match=r"With gram=10 nothing can be subtracted\. Use gram='full'"):
+    with pytest.raises(ValueError, match=r"A sketch \(gram=10\) cannot forget: .*gram='full'"):
         learner.forget(part(task, [0, 1]))
     assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
 
@@ -489,3 +489,18 @@ def test_other_wrong_settings_are_refused_with_a_sentence():
 @pytest.mark.parametrize("options", [{"gram": "diagonal"}, {"gram": 12}, {"products": "float64"}], ids=str)
 def test_every_variant_passes_every_check(options, check):
     CHECKS[check](lambda setting: build_learner("exact", setting, options, backbone_options={"features": 30}))
+
+
+def test_the_map_says_why_it_needs_so_many_rows():
+    learner = Exact(WhitenedPatches((8, 8), filters=400, seed=0), Setting((8, 8), 2, seed=0), ExactConfig())
+    with pytest.raises(
+        ValueError, match=r"at least 4445 rows, because 400 filters need 40,000 patches .* fewer filters"
+    ):
+        teach(learner, TaskData(torch.zeros(60, 8, 8), torch.zeros(60, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("backbone", ["patches", "random-relu"])
+@pytest.mark.parametrize("method", ["finetune", "cldnet"])
+def test_methods_that_train_their_backbone_refuse_a_fixed_map(method, backbone):
+    with pytest.raises(ValueError, match=rf"{method}.* trains its backbone, and a {backbone} map is fixed"):
+        build_learner(method, Setting((16, 16), 4, seed=0), backbone=backbone)

@@ -95,6 +95,55 @@ def test_brightness_and_contrast_of_all_images_do_not_matter():
     torch.testing.assert_close(bytes_(images[:9]), fractions(images[:9] / 255), rtol=0, atol=2)
 
 
+def test_fitting_on_any_number_of_threads_gives_the_same_map():
+    images = pictures(300, (1, 28, 28))[:, 0]
+    ids = []
+    for count in (1, 2, 3):
+        with threads(count):
+            ids.append(fitted((28, 28), images, filters=50).map_id)
+    assert len({*ids}) == 1
+
+
+def test_inference_mode_does_not_matter_to_threads():
+    features, images = fitted(), pictures(40, seed=5)
+    with threads(2), torch.inference_mode():
+        inside = features(images.clone())
+    assert torch.equal(inside, features(images))
+
+
+def test_large_images_are_worked_on_in_bands(monkeypatch):
+    features, images = fitted(), pictures(5, seed=5)
+    whole = features(images)
+    monkeypatch.setattr("cldnet.nets.patch_parts.PLACES_AT_ONCE", 10)
+    monkeypatch.setattr("cldnet.nets.patches.PLACES_AT_ONCE", 10)
+    assert float((features(images) - whole).abs().max()) <= 1
+
+
+@pytest.mark.parametrize("options", [{"threshold": 0.5}, {"mirror": False}])
+def test_settings_are_part_of_the_id(options):
+    features = fitted()
+    other = WhitenedPatches((3, 12, 12), **{**features.options, **options}, seed=0)
+    other.load_state_dict(features.state_dict())
+    assert other.map_id != features.map_id
+
+
+def test_a_map_without_filters_says_so():
+    with pytest.raises(ValueError, match="no filters yet"):
+        WhitenedPatches((3, 12, 12), seed=0)(pictures(2))
+
+
+@pytest.mark.parametrize("options", [{"filters": 0}, {"filters": 10**9}, {"size": 2.5}, {"threshold": -1.0}])
+def test_sizes_that_make_no_sense_are_refused(options):
+    with pytest.raises(ValueError, match=r"should be|more than any machine"):
+        WhitenedPatches((3, 12, 12), seed=0, **options)
+
+
+def test_units_do_not_matter_however_small():
+    images = pictures(80).double()
+    tiny = fitted(images=images * 1e-9)
+    torch.testing.assert_close(tiny(images[:9] * 1e-9), fitted(images=images)(images[:9]), rtol=0, atol=2)
+
+
 def test_no_filter_is_a_training_patch():
     images = pictures(200)
     features = fitted(images=images, filters=40)

@@ -24,6 +24,9 @@ from cldnet.store import write_atomically
 __all__ = ["Point", "draw_curves", "points", "read_results", "table"]
 
 
+_DEFAULTS = {"filters": 400, "windows": 3}
+
+
 @dataclass(frozen=True)
 class Point:
     """The runs of one stream with one number of features.
@@ -71,7 +74,7 @@ def points(results: Sequence[Mapping[str, Any]]) -> list[Point]:
     gathered: dict[tuple[str, int, int], list[Mapping[str, Any]]] = defaultdict(list)
     for run in results:
         if run["backbone"] == "patches":
-            options = run["config"]["backbone_options"]
+            options = {**_DEFAULTS, **run["config"]["backbone_options"]}
             features = 2 * options["filters"] * options["windows"] ** 2 + 1
             gathered[run["stream"]["name"], options["filters"], features].append(run)
     return [
@@ -79,7 +82,7 @@ def points(results: Sequence[Mapping[str, Any]]) -> list[Point]:
             *key,
             accuracies=tuple(run["scores"]["average_accuracy"] for run in runs),
             seconds=max(run["seconds"]["total"] for run in runs),
-            peak_rss=max(run["peak_rss"] for run in runs),
+            peak_rss=max(run["peak_rss"] or 0 for run in runs),
             bytes_kept=max(sum(run["bytes"].values()) for run in runs),
         )
         for key, runs in sorted(gathered.items())

@@ -32,6 +32,7 @@ class Evaluation:
         self.stream = stream
         self._place = torch.full((len(stream.test_part.y),), -1)
         self._represented: Tensor | None = None
+        self._seen_by: Learner | None = None
 
     def accuracies(self, learner: Learner, count: int) -> tuple[list[float], list[float]]:
         """Accuracy on each of the first ``count`` tasks, among all classes seen and among the task's own.
@@ -79,6 +80,9 @@ class Evaluation:
         """Scores of rows of the test part over the classes seen."""
         if not isinstance(learner, Represents):
             return predict_logits(learner, self.stream.rows(self.stream.test_part, rows).x)
+        if self._seen_by is not learner:  # another one has another map
+            self._place.fill_(-1)
+            self._represented, self._seen_by = None, learner
         fresh = rows[self._place[rows] < 0]
         if len(fresh):
             known = self._represented

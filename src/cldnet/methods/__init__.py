@@ -129,7 +129,7 @@ def build_learner(
     >>> type(learner).__name__, learner.config.lr
     ('Finetune', 0.1)
     """
-    from cldnet.nets import build_backbone  # noqa: PLC0415
+    from cldnet.nets import FeatureMap, build_backbone  # noqa: PLC0415
 
     method: Any = read_method(name)
     fields = method.config_class.__dataclass_fields__
@@ -145,5 +145,10 @@ def build_learner(
         net = None if chosen == "none" else build_backbone(chosen, setting.input_shape, setting.seed, backbone_options)
     else:
         net = backbone
+    if isinstance(net, FeatureMap) and not method.takes_maps:
+        raise ValueError(
+            f"Method {name!r} trains its backbone, and a {net.kind} map is fixed: use method 'exact' over it, or another "
+            "backbone, as 'mlp' or 'cnn'."
+        )
     learner: Learner = method(net, setting, config)
     return learner

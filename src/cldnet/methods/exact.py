@@ -90,6 +90,7 @@ class Exact(Learner):
     )
     config_class = ExactConfig
     default_backbone = "random-relu"
+    takes_maps = True
     min_batch = BLOCK
 
     config: ExactConfig
@@ -135,7 +136,7 @@ class Exact(Learner):
         """Refuse a first task that is too small to fit the map on."""
         if not self.features.fitted and len(task) < self.features.min_rows:
             raise ValueError(
-                f"The first call needs at least {self.features.min_rows} rows, to learn the scale of inputs, and got "
+                f"The first call needs at least {self.features.min_rows} rows, {self.features.why_rows}, and got "
                 f"{len(task)} (n_samples={len(task)}). Collect some more, for example with `with clf.session():`."
             )
         super().begin_task(task)
@@ -172,7 +173,7 @@ class Exact(Learner):
         What was not learned is refused as far as sums can tell: they do not know one row from another of its class.
         """
         if not self.second.invertible:
-            raise ValueError(f"With gram={self.config.gram!r} nothing can be subtracted. Use gram='full' to forget.")
+            raise ValueError(f"A sketch (gram={self.config.gram!r}) cannot forget: make the model with gram='full'.")
         taken = type(self)(self.features, self.setting, self.config).to(self.rows.device)
         taken.scale = self.scale
         for batch in task.batches(BLOCK):

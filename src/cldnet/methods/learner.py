@@ -76,6 +76,8 @@ class Learner(nn.Module, ABC):
     kinds: ClassVar[Mapping[str, str]] = {}
     #: Name of a backbone, "auto" for the one that fits the inputs, "none" for a method that brings its own.
     default_backbone: ClassVar[str] = "auto"
+    #: Whether the method works over a fixed feature map, instead of training its backbone.
+    takes_maps: ClassVar[bool] = False
     #: Examples that a step should have at least.
     min_batch: ClassVar[int] = 1
     config_class: ClassVar[type[Any]]

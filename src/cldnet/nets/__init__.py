@@ -151,8 +151,11 @@ def build_map(description: Any) -> FeatureMap:
     allowed = {*signature(made.__init__).parameters} - _NOT_OPTIONS
     if not isinstance(options, Mapping) or not {*options} <= allowed:
         raise ValueError(f"A {kind} map has options {options!r}; known are {', '.join(sorted(allowed))}.")
+    seed = description.get("seed", 0)
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise ValueError(f"A feature map has seed={seed!r}: it should be a whole number from 0 on.")
     try:
-        built: FeatureMap = made(tuple(sizes), seed=0, **options)
+        built: FeatureMap = made(tuple(sizes), seed=seed, **options)
     except (TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise ValueError(f"No {kind} map can be made with options {dict(options)} ({error}).") from error
     return built

@@ -8,6 +8,7 @@ such features are whole numbers too: order, chunks, threads and merging cannot c
 from __future__ import annotations
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from math import prod
 from typing import Any, ClassVar
@@ -40,14 +41,17 @@ _ROUNDED_AT_ONCE = 1 << 25
 class FeatureMap(nn.Module, ABC):
     """A map from inputs to feature vectors that is fitted once and fixed from then on.
 
-    What it computes follows from its class and its tensors alone: settings that change the features belong into a buffer,
-    because `map_id` is how two models know that their features mean the same.
+    What it computes follows from its class, its `describe` and its tensors: `map_id` covers all of them, because it is how
+    two models know that their features mean the same.
     """
 
     #: Name of the map's make, by which `cldnet.nets.build_map` finds it; "own" for one whose code only its user has.
     kind: ClassVar[str] = "own"
-    #: Rows that `fit` needs at least.
+    #: Rows that `fit` needs at least, and what for.
     min_rows: int = 2
+    why_rows: str = "to learn the scale of inputs"
+    #: Seed of what is random in the map.
+    seed: int = 0
     #: Shape of one input.
     input_shape: tuple[int, ...]
     #: Length of a feature vector.
@@ -69,12 +73,18 @@ class FeatureMap(nn.Module, ABC):
 
     def describe(self) -> dict[str, Any]:
         """Say in JSON's types what an empty map of the same make is built from; its numbers are loaded afterwards."""
-        return {"kind": self.kind, "input_shape": list(self.input_shape), "options": self.options}
+        return {
+            "kind": self.kind,
+            "input_shape": list(getattr(self, "input_shape", ())),
+            "seed": self.seed,
+            "options": self.options,
+        }
 
     @property
     def map_id(self) -> str:
-        """Digest of the map's tensors: two models add up if and only if their ids are equal."""
-        digest = hashlib.sha256(type(self).__name__.encode())
+        """Digest of the map's make and tensors: two models add up if and only if their ids are equal."""
+        made = {name: part for name, part in self.describe().items() if name != "seed"}
+        digest = hashlib.sha256(f"{type(self).__name__}:{json.dumps(made, sort_keys=True)}".encode())
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -194,6 +204,7 @@ class RandomReLU(RandomProjection):
         self, input_shape: tuple[int, ...], features: int = 1000, *, seed: int, net: nn.Module | None = None
     ) -> None:
         super().__init__(input_shape, features, biased=True, source=generator(seed), net=net)
+        self.seed = seed
         self.register_buffer("step", torch.ones((), dtype=torch.float64))
 
     @torch.no_grad()

@@ -73,6 +73,7 @@ class RandomFourier(RandomProjection):
     ) -> None:
         source = generator(seed)
         super().__init__(input_shape, features, biased=False, source=source, net=net)
+        self.seed = seed
         self.given_bandwidth = _checked(bandwidth)
         phase = torch.randint(_DIRECTIONS, (features,), generator=source, dtype=torch.int32)
         self.register_buffer("phase", phase)

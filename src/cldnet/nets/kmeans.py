@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cldnet.device import share_out
+
 __all__ = ["spherical_kmeans"]
 
 
@@ -61,13 +63,24 @@ def _some(vectors: Tensor, count: int, generator: torch.Generator) -> Tensor:
 
 
 def _assigned(unit: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum and number of the vectors that are nearest to each centre; in blocks that stay small beside the vectors."""
-    sums = torch.zeros_like(centres)
-    sizes = torch.zeros(len(centres), dtype=torch.int64, device=unit.device)
-    for block in unit.split(4096):
-        nearest = (block @ centres.T).argmax(1)
-        sums.index_add_(0, nearest, block)
-        sizes += nearest.bincount(minlength=len(centres))
+    """Sum and number of the vectors that are nearest to each centre.
+
+    In blocks that stay small beside the vectors, each on one thread and added up in their order, so that the number of
+    threads leaves no trace.
+    """
+    parts: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def assign(block: range) -> None:
+        own = unit[block.start : block.stop]
+        nearest = (own @ centres.T).argmax(1)
+        sizes = nearest.bincount(minlength=len(centres))
+        parts[block.start] = torch.zeros_like(centres).index_add_(0, nearest, own), sizes
+
+    share_out(assign, len(unit), 4096)
+    sums, sizes = parts.pop(0)
+    for first in sorted(parts):
+        sums += parts[first][0]
+        sizes += parts[first][1]
     return sums, sizes
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cldnet.device import generator
-from cldnet.math.kmeans import spherical_kmeans
+from cldnet.nets.kmeans import spherical_kmeans
 
 relaxed = settings(deadline=None, max_examples=20)
 
