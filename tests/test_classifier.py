@@ -581,3 +581,22 @@ def test_a_module_of_ones_own_that_is_a_feature_map_is_told_by_its_fingerprint(t
         CLDNetClassifier.load(tmp_path / "model")
     loaded = CLDNetClassifier.load(tmp_path / "model", backbone=Mine((4,), features=8, seed=1))
     assert_same_answers(loaded, clf, X)
+
+
+@pytest.mark.parametrize("layout", ["nhw", "nhwc", "nchw"])
+def test_whitened_patches_by_name_learn_images_in_any_layout(layout: str, tmp_path: Any) -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(["bars", "spots"], 180)
+    stripes = 90 * np.sin(np.arange(16) + rng.uniform(0, 6, (360, 1, 1))) * np.ones((360, 16, 1))
+    noise = rng.normal(0, 30, (360, 16, 16))
+    X = np.clip(128 + noise + np.where(y == "bars", 1, 0)[:, None, None] * stripes, 0, 255).astype(np.uint8)
+    X = {"nhw": X, "nhwc": np.repeat(X[..., None], 3, 3), "nchw": np.repeat(X[:, None], 3, 1)}[layout]
+    clf = CLDNetClassifier(solver="exact", backbone="patches", alpha=1e4, capacity=3, random_state=0)
+    clf.partial_fit(X[::2], y[::2])
+    assert clf.score(X[1::2], y[1::2]) > 0.95
+    clf.save(tmp_path / "images.cldnet")
+    again = CLDNetClassifier.load(tmp_path / "images.cldnet")
+    assert np.array_equal(again.decision_function(X[:9]), clf.decision_function(X[:9]))
+    size = clf.footprint().total
+    clf.partial_fit(255 - X[:5], ["negative"] * 5)
+    assert (list(clf.classes_), clf.footprint().total) == (["bars", "negative", "spots"], size)

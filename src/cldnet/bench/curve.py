@@ -24,7 +24,7 @@ from cldnet.store import write_atomically
 __all__ = ["Point", "draw_curves", "points", "read_results", "table"]
 
 
-_DEFAULTS = {"filters": 400, "windows": 3}
+_DEFAULTS = {"filters": 200, "windows": 3}
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ class WhitenedPatches(FeatureMap):
     input_shape : tuple of int
         ``(height, width)`` or ``(channels, height, width)``.
     filters : int
-        Number of filters. There are ``2 · filters · windows²`` features, and a constant one.
+        Number of filters. There are ``2 · filters · windows²`` features, and a constant one. More are better and slower: time
+        for the sums grows with the square, for a solution with the cube of the features.
     seed : int
         Seed of the patches that are drawn and of k-means.
     size : int
@@ -86,7 +87,7 @@ class WhitenedPatches(FeatureMap):
     def __init__(
         self,
         input_shape: tuple[int, ...],
-        filters: int = 400,
+        filters: int = 200,
         *,
         seed: int,
         size: int = 6,
