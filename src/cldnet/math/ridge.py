@@ -16,7 +16,7 @@ __all__ = ["Choice", "relative_grid", "ridge", "solve", "solve_mixed"]
 
 EIGEN_FEATURES = 2048
 """Up to here α is chosen by one eigendecomposition, above by a search with a factorisation for each α tried."""
-EXACT_TRACE_FEATURES = 8000
+EXACT_TRACE_FEATURES = 4096
 """Up to here the search takes the trace of the inverse exactly, above from probes."""
 PROBES = 32
 TRACE_COLUMNS = 512  # columns of the triangular inverse held at a time
