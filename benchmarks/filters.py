@@ -1,6 +1,6 @@
 """Whether any filter of the whitened patches is a piece of somebody's image.
 
-    python benchmarks/filters.py --data DIR [--out results/benchmarks/filters.json] [--seed 0]
+    python benchmarks/filters.py --data DIR [--out results/benchmarks/filters.json] [--seed 0] [--streams split-mnist …]
 
 For each stream the map of its preset is fitted on the first task, as a run does, and every filter is compared with every patch
 of every image that the map was fitted on: by the cosine of the stored filter with the patch less its mean, and, before the
@@ -71,9 +71,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/filters.json"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--streams", nargs="+", choices=STREAMS, default=STREAMS)
     arguments = parser.parse_args()
     found = []
-    for name in STREAMS:
+    for name in arguments.streams:
         found.append(measure(name, arguments.seed, arguments.data))
         print(
             f"{name}: {found[-1]['largest_cosine']:.3f}, whitened {found[-1]['largest_cosine_whitened']:.3f}",

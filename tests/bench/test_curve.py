@@ -51,5 +51,6 @@ def test_a_folder_becomes_a_table_and_a_picture(
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no results over whitened patches"):
-        curve.draw_curves([], tmp_path / "curve.png")
+    for found in ([], curve.points([result(10, 0.5), result(10, 0.6)])):  # a point is no curve
+        with pytest.raises(ValueError, match="no results over whitened patches with several"):
+            curve.draw_curves(found, tmp_path / "curve.png")

@@ -11,7 +11,7 @@ import argparse
 import io
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,9 +112,9 @@ def draw_curves(found: Sequence[Point], path: Path) -> None:
         from matplotlib.figure import Figure  # noqa: PLC0415
     except (ImportError, RuntimeError) as error:
         raise ImportError("Pictures need matplotlib: pip install 'cldnet[plots]'") from error
-    if not found:
-        raise ValueError("There are no results over whitened patches to draw: name a folder that has some.")
-    streams = sorted({point.stream for point in found})
+    streams = sorted(name for name, count in Counter(point.stream for point in found).items() if count > 1)
+    if not streams:
+        raise ValueError("There are no results over whitened patches with several numbers of features to draw.")
     figure = Figure(figsize=(3.4 * len(streams), 3.4), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     for axes, name, colour, marker in zip(
@@ -133,7 +133,7 @@ def draw_curves(found: Sequence[Point], path: Path) -> None:
         axes.set_title(name, loc="left", fontsize=11)
         axes.set_xlabel("features")
         axes.xaxis.set_major_formatter(lambda value, _position: f"{value:,.0f}")
-        axes.yaxis.set_major_formatter(lambda value, _position: f"{100 * value:.1f}%")
+        axes.yaxis.set_major_formatter(lambda value, _position: f"{100 * value:.0f}%")
         axes.grid(axis="y", color="#e3e6ea")
         axes.spines[["top", "right"]].set_visible(False)
     picture = io.BytesIO()
