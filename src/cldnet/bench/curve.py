@@ -133,7 +133,7 @@ def draw_curves(found: Sequence[Point], path: Path) -> None:
         axes.set_title(name, loc="left", fontsize=11)
         axes.set_xlabel("features")
         axes.xaxis.set_major_formatter(lambda value, _position: f"{value:,.0f}")
-        axes.yaxis.set_major_formatter(lambda value, _position: f"{100 * value:.0f}%")
+        axes.yaxis.set_major_formatter(lambda value, _position: f"{100 * value:.1f}%")
         axes.grid(axis="y", color="#e3e6ea")
         axes.spines[["top", "right"]].set_visible(False)
     picture = io.BytesIO()
