@@ -19,6 +19,7 @@ from cldnet.cli import app
 from cldnet.methods import METHODS
 
 runner = CliRunner()
+EXACT = ("run", "--stream", "split-digits", "--method", "exact")
 
 
 def quick_cells() -> list[Cell]:
@@ -138,17 +139,7 @@ def test_stopping_while_data_are_read_says_so(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_backbone_and_its_options_reach_the_run(tmp_path: Path) -> None:
-    arguments = [
-        "run",
-        "--stream",
-        "split-digits",
-        "--method",
-        "exact",
-        "--backbone",
-        "patches",
-        "--out",
-        str(tmp_path),
-    ]
+    arguments = [*EXACT, "--backbone", "patches", "--out", str(tmp_path)]
     for option in ("filters=30", "size=4", "windows=2", "mirror=false"):
         arguments += ["--backbone-set", option]
     answer = runner.invoke(app, arguments)
@@ -161,17 +152,7 @@ def test_a_backbone_and_its_options_reach_the_run(tmp_path: Path) -> None:
 
 
 def test_an_unknown_backbone_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    arguments = [
-        "run",
-        "--stream",
-        "split-digits",
-        "--method",
-        "exact",
-        "--backbone",
-        "pathces",
-        "--out",
-        str(tmp_path),
-    ]
+    arguments = [*EXACT, "--backbone", "pathces", "--out", str(tmp_path)]
     answer = runner.invoke(app, arguments)
     assert "There is no backbone 'pathces'. Did you mean 'patches'?" in " ".join(
         str(answer.exception or answer.output).split()

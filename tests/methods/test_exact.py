@@ -20,7 +20,7 @@ from cldnet.math.symmetric import unpack
 from cldnet.methods import build_learner
 from cldnet.methods.exact import Exact, ExactConfig
 from cldnet.methods.learner import Setting, TaskData
-from cldnet.nets import FeatureMap, RandomReLU, WhitenedPatches
+from cldnet.nets import FeatureMap, RandomFourier, RandomReLU, WhitenedPatches
 
 relaxed = settings(deadline=None, max_examples=15)
 CENTRES = 2.0 * torch.randn(5, 6, generator=generator(0))
@@ -497,6 +497,13 @@ def test_the_map_says_why_it_needs_so_many_rows():
         ValueError, match=r"at least 4445 rows, because 400 filters need 40,000 patches .* fewer filters"
     ):
         teach(learner, TaskData(torch.zeros(60, 8, 8), torch.zeros(60, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("make", [RandomReLU, RandomFourier])
+def test_a_module_in_front_of_random_features_is_the_backbone_that_was_handed_in(make):
+    module = nn.Linear(6, 4)
+    features = make((4,), 8, seed=0, net=module)
+    assert Exact(features, Setting((6,), 2, seed=0), ExactConfig()).backbone is module
 
 
 @pytest.mark.parametrize("backbone", ["patches", "random-relu"])

@@ -26,6 +26,7 @@ from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
 from cldnet.methods.parts.moments import ROUNDING, SecondMoments, check_gram, moments_for
 from cldnet.methods.parts.sums import Summed, check_addable, moments_from, upgraded, without
 from cldnet.nets import FeatureMap, RandomReLU, out_features
+from cldnet.nets.features import RandomProjection
 from cldnet.nets.scale import AsTheyAre
 
 __all__ = ["Exact", "ExactConfig"]
@@ -119,7 +120,7 @@ class Exact(Learner):
     @property
     def backbone(self) -> nn.Module:
         """The map that was handed in, or the frozen module in front of the random features."""
-        net = self.features.net if isinstance(self.features, RandomReLU) else None
+        net = self.features.net if isinstance(self.features, RandomProjection) else None
         return self.features if net is None else net
 
     @property

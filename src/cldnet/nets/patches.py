@@ -189,7 +189,7 @@ class WhitenedPatches(FeatureMap):
         places = distinct(total, wanted, random).to(images.device)
         side = torch.arange(self.size, device=images.device)
         channel = torch.arange(self.channels, device=images.device)[:, None, None]
-        drawn = torch.empty(len(places), self.filters.shape[0], device=images.device)
+        drawn = torch.empty(len(places), self.filters.shape[0], dtype=torch.float32, device=images.device)
         for into, block in zip(drawn.split(1 << 14), places.split(1 << 14), strict=True):
             image, place = (block // (rows * columns))[:, None, None, None], block % (rows * columns)
             row = (place // columns)[:, None, None, None] + side[:, None]
