@@ -7,7 +7,6 @@ import os
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
@@ -17,7 +16,6 @@ from torch import Tensor
 from cldnet.data.arrays import as_inputs, layout
 from cldnet.device import threads
 from cldnet.footprint import Footprint, footprint
-from cldnet.math.calibration import known_probability
 from cldnet.methods.exact import Exact
 from cldnet.model import Model
 from cldnet.nets import FeatureMap, is_described
@@ -88,17 +86,20 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.ma.masked_array(model.labels.classes[scores.argmax(axis=1)], mask=known < reject)
 
     def _known(self, X: Any, model: Model) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        x = self._checked(X, model)
         with threads(self.n_threads):
-            calibration = model.calibration
-            scores = self._scores(X, model)
-            return scores, known_probability(torch.from_numpy(scores), calibration).numpy()
+            return model.known(x)
 
     def _scores(self, X: Any, model: Model) -> NDArray[np.float64]:
         # One model from the first line to the last: another thread may put the next one in its place meanwhile.
-        x = layout(as_inputs(X), model.structure.input_shape)
-        self._check_inputs(X, x, model)
+        x = self._checked(X, model)
         with threads(self.n_threads):
             return model.scores(x)
+
+    def _checked(self, X: Any, model: Model) -> Tensor:
+        x = layout(as_inputs(X), model.structure.input_shape)
+        self._check_inputs(X, x, model)
+        return x
 
     def _check_inputs(self, X: Any, x: Tensor, model: Model) -> None:
         _check_feature_names(self, X, reset=False)

@@ -16,7 +16,7 @@ from cldnet.methods.batch import Augmentation
 from cldnet.methods.learner import Learner, TaskData
 from cldnet.nets import may_draw
 
-__all__ = ["Progress", "TaskReport", "fit_task", "log_tenths", "predict_logits"]
+__all__ = ["Progress", "TaskReport", "fit_task", "log_tenths", "portions", "predict_logits"]
 
 #: Numbers in a batch of inputs that are only scored.
 _NUMBERS = 1 << 22
@@ -110,10 +110,19 @@ def predict_logits(learner: Learner, x: Tensor, batch_size: int | None = None, t
     >>> predict_logits(learner, torch.zeros(5, 2), batch_size=2).shape
     torch.Size([5, 2])
     """
-    if batch_size is None:  # 1,024 small images, fewer large ones: a net needs many times their size
-        batch_size = max(1, min(1024, _NUMBERS // max(1, x[:1].numel())))
-    parts = x.split(batch_size)
+    parts = portions(x) if batch_size is None else x.split(batch_size)
     return torch.cat([learner.logits(part) if task is None else learner.logits_in(part, task) for part in parts])
+
+
+def portions(x: Tensor) -> tuple[Tensor, ...]:
+    """Inputs in batches to be scored: 1,024 small images, fewer large ones, since a net needs many times their size.
+
+    Examples
+    --------
+    >>> [len(part) for part in portions(torch.zeros(1500, 3))]
+    [1024, 476]
+    """
+    return tuple(x.split(max(1, min(1024, _NUMBERS // max(1, x[:1].numel())))))
 
 
 def log_tenths(progress: Progress) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import cldnet.store as store
 from cldnet.data.rows import Inputs, Rows
 from cldnet.device import resolve_dtype
-from cldnet.fit import Progress, TaskReport, fit_task, predict_logits
+from cldnet.fit import Progress, TaskReport, fit_task, portions, predict_logits
 from cldnet.labels import LabelTable
-from cldnet.math.calibration import Calibration, calibrate
+from cldnet.math.calibration import Calibration, calibrate, known_probability
 from cldnet.methods import build_learner
 from cldnet.methods.exact import Exact
 from cldnet.methods.learner import Learner, Setting, TaskData
@@ -159,6 +159,13 @@ class Model:
         logits = predict_logits(self.learner, x.to(self.device))
         scores: NDArray[np.float64] = logits[:, torch.from_numpy(self.labels.columns)].double().cpu().numpy()
         return scores
+
+    def known(self, x: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Scores of inputs, and the probability that a row of a known class looks as strange; of the exact solver alone."""
+        calibration, columns = self.calibration, torch.from_numpy(self.labels.columns)
+        vectors = torch.cat([self.exact.vectors(part) for part in portions(x.to(self.device))])
+        scores = self.exact.decide(vectors)[:, columns].double().cpu().numpy()
+        return scores, known_probability(vectors[:, columns].double().cpu(), calibration).numpy()
 
     @cached_property
     def calibration(self) -> Calibration:

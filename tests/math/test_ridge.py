@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 from cldnet.math import ridge as module
-from cldnet.math.ridge import relative_grid, ridge, solve, solve_mixed
+from cldnet.math.penalty import START, candidates
+from cldnet.math.ridge import ridge, solve, solve_mixed
 
 relaxed = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**31 - 1)
@@ -49,11 +50,6 @@ def test_a_singular_problem_is_refused_with_a_sentence():
         solve(torch.ones(3, 3), torch.ones(3, 1), 1e-30)
 
 
-def test_the_grid_is_even_in_logarithm_around_the_mean_diagonal():
-    grid = relative_grid(torch.diag(torch.tensor([1.0, 3.0], dtype=torch.float64)), low=1e-2, high=1e2, count=5)
-    np.testing.assert_allclose(grid, [2e-2, 2e-1, 2, 20, 200], rtol=1e-12)
-
-
 def test_features_that_are_all_0_have_the_solution_0():
     choice = ridge(torch.zeros(3, 3).double(), torch.zeros(3, 2).double(), torch.tensor([4.0, 5.0]), 9, None)
     assert not choice.solution.any()
@@ -68,9 +64,17 @@ def hat_matrix(H, alpha):
     return H @ np.linalg.inv(H.T @ H + alpha * np.eye(H.shape[1])) @ H.T
 
 
-def gcv_by_the_hat_matrix(H, Y, alpha):
-    hat = hat_matrix(H, alpha)
-    return len(H) * ((Y - hat @ Y) ** 2).sum() / np.trace(np.eye(len(H)) - hat) ** 2
+def separation_by_the_hat_matrix(H, Y, alpha):
+    """Fisher's ratio of the scores that rows have when they are left out, all with the same leverage."""
+    (n, classes), hat = Y.shape, hat_matrix(H, alpha)
+    left_out = Y - (Y - hat @ Y) / (1 - np.trace(hat) / n)
+    means = np.linalg.lstsq(Y, left_out, rcond=None)[0]
+    errors = left_out - Y @ means
+    within = errors.T @ errors / n + np.eye(classes) / (classes * (n + 1))
+    even = 10 * classes
+    drawn = (n * within + even * np.trace(within) / classes * np.eye(classes)) / (n + even)
+    apart = Y @ means - left_out.mean(0)
+    return (apart @ np.linalg.inv(drawn) * apart).sum() / n
 
 
 def assert_is_the_ridge_solution(choice, H, Y, alpha, freedom=1e-6):
@@ -90,15 +94,28 @@ def test_a_choice_is_that_of_the_hat_matrix_written_out(rows, features, classes,
 
 
 @relaxed
-@given(st.integers(15, 60), st.integers(1, 12), st.integers(2, 4), seeds)
-def test_the_chosen_alpha_has_the_smallest_gcv_of_the_grid(rows, features, classes, seed):
+@given(st.integers(30, 90), st.integers(2, 12), st.integers(2, 4), seeds)
+def test_with_the_chosen_alpha_rows_left_out_are_separated_as_well_as_on_all_of_the_grid(rows, features, classes, seed):
     H, Y = problem(rows, features, classes, seed)
-    grid = relative_grid(H.T @ H)
-    scores = [gcv_by_the_hat_matrix(H.numpy(), Y.numpy(), float(a)) for a in grid]
+    Y = Y[:, Y.sum(0) > 0]
+    best = max(
+        separation_by_the_hat_matrix(H.numpy(), Y.numpy(), float(a)) for a in candidates((H * H).sum() / H.shape[1])
+    )
     choice = ridge(*sums(H, Y), None)
-    assert choice.alpha in grid.tolist()
-    assert gcv_by_the_hat_matrix(H.numpy(), Y.numpy(), choice.alpha) <= min(scores) * (1 + 1e-9)
+    assert separation_by_the_hat_matrix(H.numpy(), Y.numpy(), choice.alpha) >= best * (1 - 1e-3)
     assert_is_the_ridge_solution(choice, H, Y, choice.alpha)
+
+
+def test_with_one_class_the_chosen_alpha_has_the_least_gcv_of_the_grid():
+    H, _ = problem(60, 4, 3, seed=0)
+    Y = torch.ones(60, 1, dtype=torch.float64)
+
+    def gcv(alpha):
+        hat = hat_matrix(H.numpy(), alpha)
+        return ((Y.numpy() - hat @ Y.numpy()) ** 2).sum() / np.trace(np.eye(60) - hat) ** 2
+
+    least = min(gcv(float(a)) for a in candidates((H * H).sum() / 4))
+    assert gcv(ridge(*sums(H, Y), None).alpha) == pytest.approx(least, rel=1e-9)
 
 
 def test_gcv_is_the_error_of_leaving_one_out_where_all_rows_are_alike():
@@ -114,10 +131,9 @@ def test_gcv_is_the_error_of_leaving_one_out_where_all_rows_are_alike():
     assert n**2 * choice.residual / choice.freedom**2 == pytest.approx(errors, rel=1e-9)
 
 
-def test_gcv_shrinks_more_when_the_labels_are_noise():
-    H, Y = problem(100, 10, 2, seed=0)
-    noise = Y[torch.randperm(100, generator=torch.Generator().manual_seed(0))]
-    assert ridge(*sums(H, noise), None).alpha > 2 * ridge(*sums(H, Y), None).alpha
+def test_more_is_shrunk_when_features_are_noisier():
+    alphas = [ridge(*sums(*noisy_problem(100, noise, 0)), None).alpha for noise in (0.0, 3.0)]
+    assert alphas[1] > 2 * alphas[0]
 
 
 @relaxed
@@ -166,12 +182,12 @@ def test_the_search_chooses_as_the_eigenvalues_do(rows, noise, seed, monkeypatch
 @pytest.mark.parametrize("noise", [0.0, 1.0, 10.0])
 @pytest.mark.parametrize("rows", [10, 30, 58])
 @pytest.mark.parametrize("seed", range(3))
-def test_with_few_rows_the_search_finds_a_gcv_as_low_as_the_eigenvalues_do(rows, noise, seed, monkeypatch):
+def test_with_few_rows_the_search_separates_as_well_as_with_the_eigenvalues(rows, noise, seed, monkeypatch):
     H, Y = noisy_problem(rows, noise, seed)
-    least = gcv_by_the_hat_matrix(H.numpy(), Y.numpy(), ridge(*sums(H, Y), None).alpha)
+    best = separation_by_the_hat_matrix(H.numpy(), Y.numpy(), ridge(*sums(H, Y), None).alpha)
     monkeypatch.setattr(module, "EIGEN_FEATURES", 0)
     choice = ridge(*sums(H, Y), None)
-    assert gcv_by_the_hat_matrix(H.numpy(), Y.numpy(), choice.alpha) <= 1.1 * least
+    assert separation_by_the_hat_matrix(H.numpy(), Y.numpy(), choice.alpha) >= best / 1.1
     assert_is_the_ridge_solution(choice, H, Y, choice.alpha, freedom=0.05)
 
 
@@ -180,7 +196,7 @@ def test_where_no_alpha_can_be_judged_the_search_stays_at_its_start():
     H, Y = problem(40, 5, 2, seed=0)
     gram, moments, class_weights, _ = sums(H, Y)
     choice = ridge(gram, moments, class_weights / 1e3, 4e-3, None)
-    assert choice.alpha == pytest.approx(module.START * float(gram.diagonal().mean()))
+    assert choice.alpha == pytest.approx(START * float(gram.diagonal().mean()))
     assert choice.freedom == 0
 
 
@@ -227,8 +243,8 @@ def test_with_few_rows_probes_choose_an_alpha_nearly_as_good(noise, seed, monkey
     exact = ridge(*sums(H, Y), None)
     monkeypatch.setattr(module, "EXACT_TRACE_FEATURES", 0)
     probed = ridge(*sums(H, Y), None)
-    best, found = (gcv_by_the_hat_matrix(H.numpy(), Y.numpy(), choice.alpha) for choice in (exact, probed))
-    assert found <= 1.25 * best
+    best, found = (separation_by_the_hat_matrix(H.numpy(), Y.numpy(), choice.alpha) for choice in (exact, probed))
+    assert found >= best / 1.25
 
 
 def ill_conditioned(m=80, classes=3):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from torch import nn
 
@@ -133,12 +134,35 @@ def test_blocks_of_the_largest_features_stay_exact_in_float32():
 
 
 @pytest.mark.parametrize("alpha", [10.0, 1e4])
-def test_scores_are_those_of_scikit_learns_ridge(alpha):
+def test_predicted_vectors_are_those_of_scikit_learns_ridge(alpha):
     task = data(400)
-    learner = teach(solver(alpha, dtype=torch.float64), task, size=37)
+    learner = teach(solver(alpha), task, size=37)
     h = learner.features(task.x).double().numpy()
     ridge = Ridge(alpha=alpha, fit_intercept=False, solver="cholesky").fit(h, np.eye(5)[task.y.numpy()])
-    np.testing.assert_allclose(learner.logits(task.x).numpy(), ridge.predict(h), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(learner.vectors(task.x).numpy(), ridge.predict(h), rtol=0, atol=1e-6)
+
+
+def test_scores_are_those_of_linear_discriminant_analysis_where_rows_are_many():
+    task = data(20_000)
+    learner = teach(solver(1e-3), task)
+    h = learner.features(task.x).double().numpy()
+    expected = LinearDiscriminantAnalysis(solver="lsqr").fit(h, task.y.numpy()).predict_log_proba(h)
+    found = learner.logits(task.x).log_softmax(1).numpy()
+    assert (found.argmax(1) == expected.argmax(1)).mean() > 0.999
+    assert np.median(np.abs(np.exp(found) - np.exp(expected)).max(1)) < 0.001
+
+
+@pytest.mark.parametrize("gram", ["full", "diagonal", 20])
+def test_rare_classes_are_found_that_the_nearest_class_vector_never_finds(gram):
+    task, unseen = data(3000), data(2000, seed=10)
+    x, unseen_x = task.x / 2 + torch.randn(3000, 6, generator=generator(7)), unseen.x / 2
+    rare = (task.y >= 3) & (torch.arange(3000) % 20 > 0)
+    learner = teach(solver(gram=gram), TaskData(x[~rare], task.y[~rare]))
+    accuracy = {}
+    for name, answers in {"nearest": learner.vectors(unseen_x), "scores": learner.logits(unseen_x)}.items():
+        right = answers.argmax(1) == unseen.y
+        accuracy[name] = min(float(right[unseen.y == c].float().mean()) for c in range(5))
+    assert accuracy["scores"] > accuracy["nearest"] + 0.1
 
 
 def test_weights_are_repetitions_to_the_last_bit():
@@ -181,16 +205,21 @@ def test_it_forgets_nothing_when_classes_come_one_by_one():
     assert (learner.logits(task.x).argmax(1) == task.y).float().mean() > 0.9
 
 
-def test_the_gcv_solution_is_the_solution_for_the_alpha_it_chose():
+def test_the_gcv_solution_is_the_solution_for_the_alpha_that_separates_left_out_rows_best():
     task = data(400)
-    learner = teach(solver(dtype=torch.float64), task)
-    h = learner.features(task.x).double().numpy()
-    Y = np.eye(5)[task.y.numpy()]
-    scores = {}
+    learner = teach(solver(), task)
+    h, y = learner.features(task.x).double().numpy(), task.y.numpy()
+    Y = np.eye(5)[y]
+    found = {}
     for alpha in np.trace(h.T @ h) / h.shape[1] * 10.0 ** np.arange(-6, 1.01, 0.25):
         hat = h @ np.linalg.solve(h.T @ h + alpha * np.eye(h.shape[1]), h.T)
-        scores[((Y - hat @ Y) ** 2).sum() / (400 - np.trace(hat)) ** 2] = hat @ Y
-    np.testing.assert_allclose(learner.logits(task.x).numpy(), scores[min(scores)], rtol=0, atol=1e-6)
+        left_out = Y - (Y - hat @ Y) / (1 - np.trace(hat) / 400)
+        means = np.stack([left_out[y == c].mean(0) for c in range(5)])
+        apart = (means - left_out.mean(0))[y]
+        within = np.cov(left_out - means[y], rowvar=False, bias=True)
+        even = within + 0.1 * np.trace(within) / 5 * np.eye(5)
+        found[(apart @ np.linalg.inv(even) * apart).sum()] = hat @ Y
+    np.testing.assert_allclose(learner.vectors(task.x).numpy(), found[max(found)], rtol=0, atol=1e-6)
 
 
 def test_another_alpha_gives_another_solution_at_once():
@@ -263,7 +292,8 @@ def test_forgetting_rows_equals_never_having_seen_them(count, seed):
         assert torch.equal(kept(learner)[name], kept(never)[name]), name
     seen = never.seen
     torch.testing.assert_close(learner.logits(task.x)[:, :seen], never.logits(task.x), rtol=0, atol=1e-6)
-    assert not learner.logits(task.x)[:, seen:].any()
+    assert (learner.logits(task.x).argmax(1) < seen).all()
+    assert not learner.vectors(task.x)[:, seen:].any()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -342,12 +372,13 @@ def test_forgetting_behind_a_module_of_the_users_own_uses_its_scaling():
     assert torch.equal(gram(learner), h.T @ h)
 
 
-def test_a_forgotten_class_has_score_zero_and_can_be_learned_again():
+def test_a_forgotten_class_is_never_the_answer_and_can_be_learned_again():
     task = data(300)
     learner = teach(solver(), task)
     whole = gram(learner)
     learner.forget_class(2)
-    assert not learner.logits(task.x)[:, 2].any()
+    assert not learner.vectors(task.x)[:, 2].any()
+    assert (learner.logits(task.x).argmin(1) == 2).all()
     assert float(learner.class_weights[2]) == 0
     assert torch.equal(gram(learner), whole)
     teach(learner, part(task, (task.y == 2).nonzero()[:, 0]))
@@ -419,7 +450,7 @@ def test_copies_and_pickles_leave_the_choice_out():
     unsolved = len(pickle.dumps(learner))
     learner.logits(data(5).x)
     assert len(pickle.dumps(learner)) == unsolved
-    assert copy.deepcopy(learner)._choice is None
+    assert copy.deepcopy(learner)._solved is None
 
 
 def test_a_state_from_before_the_gram_was_packed_is_taken_over():

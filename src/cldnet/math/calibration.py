@@ -1,10 +1,7 @@
 """How far the exact solver's scores can be trusted, from its sums alone: a temperature, and what distances are usual.
 
-Scores ``s`` estimate the one-hot vector of a row's class. Without any row at hand the sums tell, of rows *not* learned:
+`cldnet.math.left_out` tells around which scores the rows of each class lie, and how they vary within classes. Beside that:
 
-- **Their mean by class and their covariance within classes.** In sample ``ŶᵀY = BᵀS`` and ``ŶᵀŶ = BᵀS − αBᵀB``. With
-  the mean leverage for every row, as in generalised cross-validation, a row left out has the scores
-  ``y + k(ŷ − y)``, ``k = rows / freedom``; so class means move away from ``y`` by ``k`` and covariances grow by ``k²``.
 - **How the variance differs between classes.** A score is nearly a probability, and one with mean ``μ`` varies as
   ``μ(1 − μ)`` where the total is given (as a beta variable does): rows of a class that is mixed up with none vary little.
 
@@ -26,15 +23,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cldnet.math.ridge import Choice
+from cldnet.math.discriminant import discriminant
+from cldnet.math.left_out import Choice, LeftOut, left_out_scores
 
-__all__ = ["Calibration", "calibrate", "distance", "known_probability", "left_out_scores"]
+__all__ = ["Calibration", "calibrate", "distance", "known_probability"]
 
 #: Degrees of freedom of the scores' t distribution: beyond the largest drawn distance d it falls off as d^(-TAIL/2).
 TAIL = 12
 DRAWS = 4096
 _EVEN = 0.05  # share of a score's variance that all classes have alike, so that none is without any
-_LARGEST_FACTOR = 1e3  # with hardly any freedom left the errors in sample say nothing more
 _LOWEST, _HIGHEST, _HALVINGS = 1e-3, 1e3, 24  # temperatures that are searched
 
 
@@ -44,7 +41,8 @@ class Calibration(NamedTuple):
     Attributes
     ----------
     temperature : float
-        ``softmax(scores / temperature)`` are the probabilities of the classes, given that it is one of them.
+        ``softmax(t / temperature)`` are the probabilities of the classes, given that it is one of them, for the scores ``t``
+        that the discriminant of the same sums (`cldnet.math.discriminant`) makes of the predicted vectors.
     distances : Tensor, shape (draws,)
         Squared distances that rows of known classes have to the nearest class vector, sorted, in float64.
     """
@@ -74,8 +72,7 @@ def calibrate(choice: Choice, moments: Tensor, class_weights: Tensor, rows: floa
 
     Notes
     -----
-    The targets of the temperature are smoothed as by Platt (1999), by ``1 / (n_c + 2)``, and the variance of the scores is
-    that of one more row with a squared distance of 1: however well a few rows were fitted, no more than that is known.
+    The targets of the temperature are smoothed as by Platt (1999), by ``1 / (n_c + 2)``.
 
     Examples
     --------
@@ -86,7 +83,7 @@ def calibrate(choice: Choice, moments: Tensor, class_weights: Tensor, rows: floa
     >>> H = Y + 0.3 * noise
     >>> choice = ridge(H.T @ H, H.T @ Y, Y.sum(0), rows=300, alpha=None)
     >>> calibration = calibrate(choice, H.T @ Y, Y.sum(0), rows=300)
-    >>> 0.05 < calibration.temperature < 0.2
+    >>> 0.5 < calibration.temperature < 2
     True
     >>> known_probability(torch.tensor([[0.9, 0.1, 0.0], [0.4, 0.3, 0.3], [2.5, 0.0, 2.0]]), calibration).round(decimals=1)
     tensor([0.8000, 0.1000, 0.0000])
@@ -96,45 +93,13 @@ def calibrate(choice: Choice, moments: Tensor, class_weights: Tensor, rows: floa
         return Calibration(1.0, torch.ones(1, dtype=torch.float64, device=moments.device))
     weights = class_weights[weighted].double().cpu()
     known = choice._replace(solution=choice.solution[:, weighted])
-    means, covariance = left_out_scores(known, moments[:, weighted], weights, rows)
-    scores, classes = _draw(means, covariance, weights / weights.sum())
+    left_out = left_out_scores(known, moments[:, weighted], weights, rows)
+    turn, offset = discriminant(left_out)
+    vectors, classes = _draw(left_out)
     return Calibration(
-        temperature=_temperature(scores, classes, doubt=1 / (weights + 2)),
-        distances=distance(scores).sort().values.to(moments.device),
+        temperature=_temperature(vectors @ turn + offset, classes, doubt=1 / (weights + 2)),
+        distances=distance(vectors).sort().values.to(moments.device),
     )
-
-
-def left_out_scores(choice: Choice, moments: Tensor, class_weights: Tensor, rows: float) -> tuple[Tensor, Tensor]:
-    """Estimate mean and covariance of the scores that rows get from a solution which has not seen them.
-
-    Parameters
-    ----------
-    choice, moments, class_weights, rows
-        As for `calibrate`, every class with some weight.
-
-    Returns
-    -------
-    means : Tensor, shape (c, c)
-        Row ``i``: mean scores of the rows of class ``i``.
-    covariance : Tensor, shape (c, c)
-        Covariance within classes, pooled over them.
-
-    Examples
-    --------
-    >>> choice = Choice(alpha=1.0, solution=torch.tensor([[0.8]]), residual=0.16, freedom=3.2)
-    >>> means, covariance = left_out_scores(choice, torch.tensor([[4.0]]), torch.tensor([4.0]), rows=4)
-    >>> f"{means.item():.2f} {covariance.item():.2f}"  # four rows with the feature 1: each three predict 3/4 for the other
-    '0.75 0.20'
-    """
-    solution, weights = choice.solution.double().cpu(), class_weights.double().cpu()
-    agreement = (solution.mT @ moments.double().cpu()).mT  # row i: sum of the scores of class i
-    in_sample = agreement / weights[:, None]
-    energy = agreement - choice.alpha * solution.mT @ solution
-    factor = rows / max(choice.freedom, rows / _LARGEST_FACTOR)
-    own = torch.eye(len(weights), dtype=torch.float64)
-    covariance = factor**2 * (energy - in_sample.mT @ (weights[:, None] * in_sample)) / rows
-    covariance = (covariance + covariance.mT) / 2 + own / (len(weights) * (rows + 1))
-    return own + factor * (in_sample - own), covariance
 
 
 def distance(scores: Tensor) -> Tensor:
@@ -189,8 +154,10 @@ def known_probability(scores: Tensor, calibration: Calibration) -> Tensor:
     return torch.where(far > drawn[-1], beyond, within).to(scores.dtype)
 
 
-def _draw(means: Tensor, covariance: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw scores of rows of known classes, and their classes, from the model of this module."""
+def _draw(left_out: LeftOut) -> tuple[Tensor, Tensor]:
+    """Draw predicted vectors of rows of known classes, and their classes, from the model of this module."""
+    means, covariance, weights, _ = left_out
+    shares = weights / weights.sum()
     generator = torch.Generator().manual_seed(0)
     middles = (torch.arange(DRAWS, dtype=torch.float64) + 0.5) / DRAWS
     classes = torch.searchsorted(shares.cumsum(0), middles).clamp_max(len(shares) - 1)

@@ -6,13 +6,15 @@ class weights ``n = Σ Y``. ``B = (G + αI)⁻¹ S`` is the solution of all data
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["Choice", "relative_grid", "ridge", "solve", "solve_mixed"]
+from cldnet.math.left_out import Choice
+from cldnet.math.penalty import candidates, search
+
+__all__ = ["Choice", "ridge", "solve", "solve_mixed"]
 
 EIGEN_FEATURES = 2048
 """Up to here α is chosen by one eigendecomposition, above by a search with a factorisation for each α tried."""
@@ -21,51 +23,31 @@ EXACT_TRACE_FEATURES = 4096
 PROBES = 32
 TRACE_COLUMNS = 512  # columns of the triangular inverse held at a time
 GUARD = 1e-3  # of the mean diagonal: the least α while rows do not outnumber features
-START = 10**-2.5  # of the mean diagonal: where the search starts
 COARSE = 0.02  # an error of this size in solutions with a float32 factor is one of its square, 0.04%, in the trace
 # Of the features: less freedom is not far enough above rounding, or above the probes' noise of at most √(2m / PROBES).
 LEAST_FREEDOM, LEAST_PROBED = 1e-3, 2e-2
 TOLERANCE, STEPS = 1e-10, 50  # of conjugate gradients: where they may stop, and where they give up
 
 
-class Choice(NamedTuple):
-    """A ridge solution, with what is known of its errors from the sums.
-
-    Attributes
-    ----------
-    alpha : float
-        Ridge penalty.
-    solution : Tensor, shape (m, c)
-        ``B = (G + αI)⁻¹ S`` in float64.
-    residual : float
-        ``‖Y − HB‖²`` over all rows and classes.
-    freedom : float
-        Degrees of freedom left to the errors: rows less ``tr H(G + αI)⁻¹Hᵀ``.
-    """
-
-    alpha: float
-    solution: Tensor
-    residual: float
-    freedom: float
-
-
 class _Sums(NamedTuple):
     gram: Tensor
     moments: Tensor
-    weight: float
+    weights: Tensor
     rows: float
 
 
 def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, rows: float, alpha: float | None) -> Choice:
     """Solve for the given α, or for the one chosen by generalised cross-validation (Golub, Heath & Wahba 1979).
 
-    ``GCV(α) = n ‖Y − HB‖² / (n − tr H(G + αI)⁻¹Hᵀ)²`` needs the sums alone. Up to ``EIGEN_FEATURES`` features one
-    eigendecomposition serves all of a grid of α and the solution. Above, a search visits some four to seven points of
-    the same grid, with one factorisation in float32 each whose solution is refined in float64: 4.4 s against 9.4 s with
+    Cross-validation needs the sums alone: with the same leverage ``tr H(G + αI)⁻¹Hᵀ / n`` for every row, they tell what
+    scores rows get from a solution that was made without them. `cldnet.math.penalty` says which α is best.
+
+    Its search visits some four to seven points of a grid. Up to ``EIGEN_FEATURES`` features one eigendecomposition serves
+    them all; above, each takes a factorisation in float32 whose solution is refined in float64: 4.4 s against 9.4 s with
     3,000 features and 20 classes on one thread, and a fraction of the memory. Above ``EXACT_TRACE_FEATURES`` random
     probes save it half of its work, and an α is judged only where the freedom is far above their noise.
 
-    While there are no more rows than features GCV has no information (both numerator and denominator can reach 0), so
+    While there are no more rows than features it has no information (errors in sample and freedom can both reach 0), so
     α is kept at or above a thousandth of the mean diagonal there.
 
     Parameters
@@ -89,15 +71,19 @@ def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, rows: float, alp
     >>> bool(((Y - H @ choice.solution).square().sum() - choice.residual).abs() < 1e-12)
     True
     """
-    sums = _Sums(gram, moments, float(class_weights.sum()), rows)
+    sums = _Sums(gram, moments, class_weights, rows)
     if alpha is not None:
         return _by_factor(sums, alpha)
-    grid = relative_grid(gram)
-    if rows <= len(gram):
-        grid = grid[grid >= 0.999 * GUARD * _scale(gram)]
-    if len(gram) <= EIGEN_FEATURES:
-        return _by_eigenvalues(sums, grid)
-    return _by_search(sums, grid)
+    m = len(gram)
+    grid = candidates(gram.diagonal().mean(), least=GUARD if rows <= m else 0.0)
+    if m > EIGEN_FEATURES:
+        probed = m > EXACT_TRACE_FEATURES
+        least = m * (LEAST_PROBED if probed else LEAST_FREEDOM)
+        return search(grid, lambda penalty: _by_factor(sums, penalty), *sums[1:], least=least, fine=not probed)
+    eigenvalues, vectors = torch.linalg.eigh(gram)
+    rotated = sums._replace(moments=vectors.mT @ moments)  # what is judged does not depend on the axes
+    best = search(grid, lambda penalty: _by_eigenvalues(eigenvalues.clamp_min(0), rotated, penalty), *rotated[1:])
+    return best._replace(solution=vectors @ best.solution)
 
 
 def solve(gram: Tensor, moments: Tensor, alpha: float) -> Tensor:
@@ -143,79 +129,24 @@ def solve_mixed(gram: Tensor, moments: Tensor, alpha: float, factor: Tensor) -> 
     return solution if solved else solve(gram, moments, alpha)
 
 
-def relative_grid(gram: Tensor, low: float = 1e-6, high: float = 1e1, count: int = 29) -> Tensor:
-    """Candidates for α, spread evenly in logarithm around the mean diagonal of ``G``.
-
-    Examples
-    --------
-    >>> relative_grid(4 * torch.eye(2), low=0.25, high=1.0, count=2)
-    tensor([1., 4.])
-    """
-    steps = torch.linspace(0, 1, count, dtype=gram.dtype, device=gram.device)
-    return _scale(gram) * low * (high / low) ** steps
-
-
-def _scale(gram: Tensor) -> float:
-    """The mean diagonal; 1 where all features were 0, and every α gives the same solution."""
-    return float(gram.diagonal().mean()) or 1.0
-
-
-def _gcv(residual: float, freedom: float, least: float) -> float:
-    """``GCV(α) / n``, or infinity for an α that leaves too little freedom to judge it by."""
-    return residual / freedom**2 if freedom > least else math.inf
-
-
-def _by_eigenvalues(sums: _Sums, grid: Tensor) -> Choice:
-    """With ``G = VΛVᵀ``, ``‖Y − HB‖² = Σ n_c − Σ (VᵀS)² (λ + 2α) / (λ + α)²`` for any α."""
-    eigenvalues, vectors = torch.linalg.eigh(sums.gram)
-    eigenvalues = eigenvalues.clamp_min(0)
-    rotated = vectors.mT @ sums.moments
-    shifted = eigenvalues + grid[:, None]
-    explained = rotated.square().sum(1) * (eigenvalues + 2 * grid[:, None]) / shifted.square()
-    residual = (sums.weight - explained.sum(1)).clamp_min(0).tolist()
-    freedom = (sums.rows - (eigenvalues / shifted).sum(1)).tolist()
-    best = min(range(len(grid)), key=lambda i: _gcv(residual[i], freedom[i], 0.0))
-    return Choice(float(grid[best]), vectors @ (rotated / shifted[best, :, None]), residual[best], freedom[best])
+def _by_eigenvalues(eigenvalues: Tensor, rotated: _Sums, alpha: float) -> Choice:
+    """With ``G = VΛVᵀ``, ``‖Y − HB‖² = Σ n_c − Σ (VᵀS)² (λ + 2α) / (λ + α)²``; the solution is ``VᵀB``."""
+    shifted = eigenvalues + alpha
+    explained = rotated.moments.square().sum(1) * (eigenvalues + 2 * alpha) / shifted.square()
+    residual = max(float(rotated.weights.sum() - explained.sum()), 0.0)
+    freedom = float(rotated.rows - (eigenvalues / shifted).sum())
+    return Choice(alpha, rotated.moments / shifted[:, None], residual, freedom)
 
 
 def _by_factor(sums: _Sums, alpha: float) -> Choice:
     """By one factorisation: ``‖Y − HB‖² = Σ n_c − tr Bᵀ(S + αB)``, ``tr H(G + αI)⁻¹Hᵀ = m − α tr (G + αI)⁻¹``."""
-    gram, moments, weight, rows = sums
+    gram, moments, weights, rows = sums
     m = len(gram)
     factor = _fine_factor(gram, alpha)
     solution = solve_mixed(gram, moments, alpha, factor)
-    residual = max(weight - float((solution * (moments + alpha * solution)).sum()), 0.0)
+    residual = max(float(weights.sum()) - float((solution * (moments + alpha * solution)).sum()), 0.0)
     trace = _probed_trace(factor) if m > EXACT_TRACE_FEATURES else _exact_trace(factor)
     return Choice(alpha, solution, residual, max(rows - m + alpha * trace, 0.0))
-
-
-def _by_search(sums: _Sums, grid: Tensor) -> Choice:
-    """Walk on every second point of the grid, from the start to where GCV rises again; then try the point beside it.
-
-    Where the trace comes from probes, it would not tell that point apart.
-    """
-    m = len(sums.gram)
-    least = m * (LEAST_PROBED if m > EXACT_TRACE_FEATURES else LEAST_FREEDOM)
-    choices: dict[int, Choice] = {}
-    scores: dict[int, float] = {}
-
-    def visit(index: int) -> float:
-        if index not in scores:
-            choices[index] = _by_factor(sums, float(grid[index]))
-            scores[index] = _gcv(choices[index].residual, choices[index].freedom, least)
-        return scores[index]
-
-    at = int((grid - START * _scale(sums.gram)).abs().argmin())
-    while visit(at) == math.inf and at + 8 < len(grid):  # freedom grows with α: find where there is some at all
-        at += 8
-    while at + 2 < len(grid) and visit(at + 2) < scores[at]:
-        at += 2
-    while at - 2 >= 0 and visit(at - 2) < scores[at]:
-        at -= 2
-    if m <= EXACT_TRACE_FEATURES:
-        sides = [side for side in (at - 2, at + 2) if side in scores]
-        visit((at + min(sides, key=lambda side: scores[side])) // 2)
-    return choices[min(scores, key=lambda index: scores[index])]
 
 
 def _fine_factor(gram: Tensor, alpha: float) -> Tensor:

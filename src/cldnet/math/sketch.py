@@ -14,7 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cldnet.math.ridge import START, Choice, relative_grid
+from cldnet.math.left_out import Choice
+from cldnet.math.penalty import START, candidates, search
 
 __all__ = ["diagonal_ridge", "shrink", "sketched_ridge"]
 
@@ -106,17 +107,21 @@ def sketched_ridge(
     inside = vectors.mT @ (sketch @ moments)
     coordinates = torch.where(values > _ROUNDING * values[-1:], inside.square().sum(1) / values, 0.0)
     outside = (moments.square().sum() - coordinates.sum()).clamp_min(0)
-    grid = _candidates(moments.new_tensor(energy / width), rows <= width, alpha)
-    shift = grid + shrinkage / 2
-    shifted = values + shift[:, None]
-    agreement = (coordinates / shifted).sum(1) + outside / shift  # tr WᵀS
-    size = (coordinates / shifted.square()).sum(1) + outside / shift.square()  # ‖W‖²
-    residual = class_weights.sum() - agreement - grid * size
     lost = max(energy - float(values.sum()), 0.0) / width  # what a direction has lost on average
-    freedom = rows - ((values + lost) / shifted).sum(1) - (width - len(values)) * lost / shift
-    best = _best(residual, freedom)
-    solution = (moments - sketch.mT @ (vectors @ (inside / shifted[best, :, None]))) / shift[best]
-    return Choice(float(grid[best]), solution, float(residual[best].clamp_min(0)), float(freedom[best]))
+
+    def solved(penalty: float) -> Choice:
+        shift = penalty + shrinkage / 2
+        shifted = values + shift
+        agreement = (coordinates / shifted).sum() + outside / shift  # tr WᵀS
+        size = (coordinates / shifted.square()).sum() + outside / shift**2  # ‖W‖²
+        residual = float(class_weights.sum() - agreement - penalty * size)
+        freedom = rows - float(((values + lost) / shifted).sum()) - (width - len(values)) * lost / shift
+        solution = (moments - sketch.mT @ (vectors @ (inside / shifted[:, None]))) / shift
+        return Choice(penalty, solution, max(residual, 0.0), freedom, slack=shrinkage / 2)
+
+    if alpha is not None:
+        return solved(alpha)
+    return search(_candidates(moments.new_tensor(energy / width), rows <= width), solved, moments, class_weights, rows)
 
 
 def diagonal_ridge(
@@ -146,34 +151,22 @@ def diagonal_ridge(
     weighted = class_weights > 0  # a class that was forgotten has no sum either
     sums, counts = moments[:, weighted], class_weights[weighted]
     within = (diagonal - (sums.square() / counts).sum(1)).clamp_min(0)
-    grid = _candidates(diagonal.mean(), rows <= width, alpha)
-    residual, freedom = torch.empty_like(grid), torch.empty_like(grid)
-    solutions = []
-    for i, penalty in enumerate(grid):
+
+    def solved(penalty: float) -> Choice:
         # (D + αI + S N⁻¹ Sᵀ)⁻¹ S = (D + αI)⁻¹ S (N + Sᵀ(D + αI)⁻¹S)⁻¹ N
         scaled = sums / (within + penalty)[:, None]
         small = torch.linalg.inv(sums.mT @ scaled + torch.diag(counts))
-        solution = scaled @ (small * counts)
-        residual[i] = counts.sum() - (solution * sums).sum() - penalty * solution.square().sum()
+        solution = torch.zeros_like(moments)
+        solution[:, weighted] = scaled @ (small * counts)
+        residual = float(counts.sum() - (solution * moments).sum() - penalty * solution.square().sum())
         trace = (1 / (within + penalty)).sum() - (small * (scaled.mT @ scaled)).sum()
-        freedom[i] = rows - width + penalty * trace
-        solutions.append(solution)
-    best = _best(residual, freedom)
-    whole = torch.zeros_like(moments)
-    whole[:, weighted] = solutions[best]
-    return Choice(float(grid[best]), whole, float(residual[best].clamp_min(0)), float(freedom[best]))
+        return Choice(penalty, solution, max(residual, 0.0), float(rows - width + penalty * trace))
 
-
-def _candidates(mean_diagonal: Tensor, few_rows: bool, alpha: float | None) -> Tensor:
-    """Return the given α, or those of `ridge`, of which the smallest are left out while rows do not outnumber features."""
     if alpha is not None:
-        return mean_diagonal.new_tensor([alpha])
-    grid = relative_grid(mean_diagonal.reshape(1, 1))
-    least = 0.999 * START * mean_diagonal
-    return grid[grid >= least] if few_rows else grid
+        return solved(alpha)
+    return search(_candidates(diagonal.mean(), rows <= width), solved, moments, class_weights, rows)
 
 
-def _best(residual: Tensor, freedom: Tensor) -> int:
-    """Place of the least ``residual / freedom²``; the last one, of the largest α, if none leaves any freedom."""
-    score = torch.where(freedom > 0, residual.clamp_min(0) / freedom.square(), torch.inf)
-    return int(score.argmin()) if bool(score.isfinite().any()) else len(score) - 1
+def _candidates(mean_diagonal: Tensor, few_rows: bool) -> Tensor:
+    """Return those of `ridge`, of which the smallest are left out while rows do not outnumber features."""
+    return candidates(mean_diagonal, least=START if few_rows else 0.0)

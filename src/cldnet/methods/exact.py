@@ -6,7 +6,9 @@ it came. The state is a sum, ``G = Σ hhᵀ``, one feature sum ``s_c`` and one w
 sums over the same map can be added, and from which examples can be subtracted again.
 
 The class vectors ``w_c`` are orthonormal here whatever the number of classes (else they would mix classes, and the answer
-would depend on which came first), so they drop out: the score of class ``c`` along ``w_c`` is ``h (G + αI)⁻¹ s_c``.
+would depend on which came first), so they drop out: the predicted vector has the length ``h (G + αI)⁻¹ s_c`` along ``w_c``.
+The answer is not simply the nearest class vector, which hard and rare classes never are: the sums also tell where the
+predicted vectors of each class lie, and a linear discriminant decides between them (`cldnet.math.discriminant`).
 
 With a map that gives whole numbers up to 127, as all of ours do, the sums are exact to the last bit: 1,024 products of two
 7-bit numbers fit float32, and float64 adds whole numbers without error up to 2⁵³.
@@ -16,12 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cldnet.math.ridge import Choice
+from cldnet.math.discriminant import Discriminant, discriminant
+from cldnet.math.left_out import Choice, left_out_scores
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
 from cldnet.methods.parts.moments import ROUNDING, SecondMoments, check_gram, moments_for
 from cldnet.methods.parts.sums import Summed, check_addable, moments_from, upgraded, without
@@ -60,6 +63,12 @@ class ExactConfig:
         check_gram(self.gram)
         if self.products not in ("float32", "float64"):
             raise ValueError(f"products={self.products!r} should be 'float32' or 'float64'.")
+
+
+class _Solved(NamedTuple):
+    choice: Choice
+    live: Tensor
+    discriminant: Discriminant
 
 
 class Exact(Learner):
@@ -115,7 +124,7 @@ class Exact(Learner):
         self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
         # Class rows below this number were in the task that the map was fitted on, if it was fitted here.
         self.register_buffer("first_classes", torch.zeros((), dtype=torch.int64))
-        self._choice: Choice | None = None
+        self._solved: _Solved | None = None
 
     @property
     def backbone(self) -> nn.Module:
@@ -144,7 +153,7 @@ class Exact(Learner):
 
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if nobody has fitted it before."""
-        self._choice = None  # there may be classes more
+        self._solved = None  # there may be classes more
         if not self.features.fitted:
             self.features.fit(self.scale(task.x), task.weight)
             self.first_classes.fill_(self.seen)
@@ -152,7 +161,7 @@ class Exact(Learner):
     @torch.no_grad()
     def observe(self, batch: Batch) -> Tensor:
         """Add a batch to the sums."""
-        self._choice = None
+        self._solved = None
         for first in range(0, len(batch.x), BLOCK):
             part = slice(first, first + BLOCK)
             h, y = self.features(self.scale(batch.x[part])), batch.y[part]
@@ -182,7 +191,7 @@ class Exact(Learner):
         n = max(self.seen, int(task.y.max()) + 1)
         sums = [Summed(own.second.diagonal(), own.class_sums[:n], own.class_weights[:n]) for own in (self, taken)]
         left = without(*sums)
-        self._choice, self.rows = None, self.rows - taken.rows
+        self._solved, self.rows = None, self.rows - taken.rows
         self.second.merge(taken.second, sign=-1.0)
         self.class_sums[:n], self.class_weights[:n] = left.class_sums, left.class_weights
         if self.rows <= ROUNDING * taken.rows:  # what rounding of weights has left of nothing
@@ -193,7 +202,7 @@ class Exact(Learner):
         """Let go of a class's sum and weight: its score is 0 from then on. ``G`` keeps the trace of its examples."""
         if not 0 <= row < self.seen:
             raise ValueError(f"There is no class row {row}: {self.seen} classes were seen.")
-        self._choice = None
+        self._solved = None
         self.class_sums[row], self.class_weights[row] = 0.0, 0.0
 
     def sums(self) -> dict[str, Tensor]:
@@ -206,7 +215,7 @@ class Exact(Learner):
     def absorb(self, other_sums: Mapping[str, Tensor], rows_of: Tensor) -> None:
         """Add the sums of another learner over the same map; its class row ``j`` is row ``rows_of[j]`` here."""
         check_addable(self.sums(), other_sums, rows_of, self.setting.capacity)
-        self._choice = None
+        self._solved = None
         self.second.merge(moments_from(self.config.gram, self.class_width, other_sums, prefix="second."))
         self.class_sums.index_add_(0, rows_of, other_sums["class_sums"].clone())  # may be this learner's own
         self.class_weights.index_add_(0, rows_of, other_sums["class_weights"].clone())
@@ -215,16 +224,23 @@ class Exact(Learner):
 
     @property
     def choice(self) -> Choice:
-        """α and the weights from features to the scores of the classes seen; solved when first needed, then kept."""
-        choice = self._choice
-        if choice is None:
+        """α and the weights from features to the predicted vectors; solved when first needed, then kept."""
+        return self._solve().choice
+
+    def _solve(self) -> _Solved:
+        solved = self._solved
+        if solved is None:
             alpha = None if self.config.alpha == "gcv" else float(self.config.alpha)
-            moments, weights = self.class_sums[: self.seen].T, self.class_weights[: self.seen]
-            choice = self._choice = self.second.solve(moments, weights, float(self.rows), alpha)
-        return choice
+            moments, weights, rows = self.class_sums[: self.seen].T, self.class_weights[: self.seen], float(self.rows)
+            choice = self.second.solve(moments, weights, rows, alpha)
+            live = (weights > 0).nonzero()[:, 0]  # not those that were forgotten
+            known = choice._replace(solution=choice.solution[:, live])
+            rule = discriminant(left_out_scores(known, moments[:, live], weights[live], rows))
+            solved = self._solved = _Solved(choice, live, Discriminant(*(part.to(weights.device) for part in rule)))
+        return solved
 
     def score(self, x: Tensor) -> Tensor:
-        """Scores of the classes seen: the predicted vector along each class vector."""
+        """Scores of the classes seen: logarithms of their probabilities, but for a constant and the temperature."""
         return self.score_represented(self.features(x))
 
     @torch.no_grad()
@@ -235,7 +251,22 @@ class Exact(Learner):
 
     def score_represented(self, h: Tensor) -> Tensor:
         """Scores of features, as `score` gives them for inputs."""
-        return torch.mm(h.to(self.setting.dtype), self.choice.solution.to(self.setting.dtype))
+        return self.decide(self._predicted(h))
+
+    @torch.no_grad()
+    def vectors(self, x: Tensor) -> Tensor:
+        """Predicted vectors of inputs, along the vectors of the classes seen: the ridge regression itself."""
+        return self._predicted(self.features(self.scale(x)))
+
+    def _predicted(self, h: Tensor) -> Tensor:
+        return torch.mm(h.double(), self.choice.solution)  # the discriminant magnifies what float32 would round off
+
+    def decide(self, vectors: Tensor) -> Tensor:
+        """Scores that go with predicted vectors. A class without examples scores below all others."""
+        _, live, (weights, offset) = self._solve()
+        known = vectors[:, live] @ weights + offset
+        lowest = known.amin(1, keepdim=True) - 1 if len(live) else known.new_zeros(len(known), 1)
+        return lowest.expand(-1, self.seen).index_copy(1, live, known)
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """Change settings between tasks; another α gives another solution. What is kept of ``G`` cannot change."""
@@ -243,13 +274,13 @@ class Exact(Learner):
         if gram != self.config.gram:
             raise ValueError(f"gram={gram!r} cannot follow gram={self.config.gram!r}: make a new model.")
         super().configure(options)
-        self._choice = None
+        self._solved = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The solution follows from the sums; a copy or a pickle should not grow by it with the number of classes.
-        return {**self.__dict__, "_choice": None}
+        return {**self.__dict__, "_solved": None}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state, also one from before ``G`` was packed, and forget the solution of the old one."""
         super().load_state(upgraded(state))
-        self._choice = None
+        self._solved = None

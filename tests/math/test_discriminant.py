@@ -1,0 +1,122 @@
+"""The discriminant, against scikit-learn's, and where it is to help: rare classes, hard ones, few rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from cldnet.math import discriminant as module
+from cldnet.math.discriminant import discriminant, separation
+from cldnet.math.left_out import LeftOut, left_out_scores
+from cldnet.math.ridge import ridge
+
+relaxed = settings(deadline=None, max_examples=25)
+seeds = st.integers(0, 2**31 - 1)
+
+
+def clouds(rows, classes, seed):
+    """Vectors around means of their own, with one covariance, and what is known of them when nothing is drawn elsewhere."""
+    random = np.random.default_rng(seed)
+    y = np.concatenate([np.arange(classes), random.integers(0, classes, rows - classes)])
+    s = random.normal(size=(classes, classes))[y] + random.normal(size=(rows, classes)) @ random.normal(
+        size=(classes, classes)
+    )
+    means = np.stack([s[y == c].mean(0) for c in range(classes)])
+    within = (s - means[y]).T @ (s - means[y]) / rows
+    return s, y, LeftOut(*(torch.from_numpy(part) for part in (means, within, np.bincount(y).astype(float))))
+
+
+@pytest.fixture
+def as_it_is(monkeypatch):
+    """Take means and covariance at face value."""
+    monkeypatch.setattr(module, "EVEN_ROWS", 0.0)
+    monkeypatch.setattr(module, "OWN_ROWS", 0.0)
+
+
+@pytest.mark.usefixtures("as_it_is")
+@pytest.mark.parametrize("classes", [2, 3, 7])
+@pytest.mark.parametrize("seed", range(3))
+def test_probabilities_are_those_of_scikit_learn(classes, seed):
+    s, y, left_out = clouds(200, classes, seed)
+    expected = LinearDiscriminantAnalysis(solver="lsqr").fit(s, y).predict_proba(s)
+    weights, offset = discriminant(left_out)
+    found = torch.softmax(torch.from_numpy(s) @ weights + offset, 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.usefixtures("as_it_is")
+@relaxed
+@given(st.integers(2, 6), seeds)
+def test_separation_is_the_trace_of_between_over_within(classes, seed):
+    _, y, left_out = clouds(60, classes, seed)
+    means, within = (part.numpy() for part in left_out[:2])
+    between = np.cov(means[y], rowvar=False, bias=True)
+    assert separation(left_out) == pytest.approx(np.trace(np.linalg.solve(within, between)), rel=1e-6)
+
+
+@relaxed
+@given(st.integers(2, 6), seeds)
+def test_separation_does_not_depend_on_the_scale_of_scores(classes, seed):
+    means, within, counts, _ = clouds(60, classes, seed)[2]
+    other = LeftOut(3 * means, 9 * within, counts)
+    assert separation(other) == pytest.approx(separation(LeftOut(means, within, counts)), rel=1e-9)
+
+
+@relaxed
+@given(st.integers(2, 6), seeds)
+def test_the_order_of_classes_does_not_matter(classes, seed):
+    s, _, (means, within, counts, _) = clouds(60, classes, seed)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(classes))
+    weights, offset = discriminant(LeftOut(means, within, counts))
+    again, moved = discriminant(LeftOut(means[order][:, order], within[order][:, order], counts[order]))
+    vectors = torch.from_numpy(s)
+    torch.testing.assert_close(vectors[:, order] @ again + moved, (vectors @ weights + offset)[:, order])
+
+
+def test_one_class_and_none_at_all_are_fine():
+    for classes in (0, 1):
+        left_out = LeftOut(
+            torch.full((classes, classes), 0.9).double(), torch.eye(classes).double(), torch.ones(classes).double()
+        )
+        weights, offset = discriminant(left_out)
+        assert not weights.any()
+        assert not offset.any()
+
+
+def digits(of_odd, of_even, seed):
+    """Answers of ridge regression and of the discriminant to digits, with so many rows of the odd and the even ones."""
+    X, y = load_digits(return_X_y=True)
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(y))
+    H = np.maximum(np.c_[X / 6 - 0.8, np.ones(len(y))] @ random.normal(size=(65, 100)) / 8, 0)
+    H, y = torch.from_numpy(np.c_[H, np.ones(len(y))][order]), torch.from_numpy(y[order])
+    learned = torch.cat([(y == c).nonzero()[: of_odd if c % 2 else of_even, 0] for c in range(10)])
+    unseen = torch.ones(len(y), dtype=torch.bool)
+    unseen[learned] = False
+    Y = torch.eye(10, dtype=torch.float64)[y[learned]]
+    sums = H[learned].T @ Y, Y.sum(0), float(len(learned))
+    choice = ridge(H[learned].T @ H[learned], *sums, None)
+    weights, offset = discriminant(left_out_scores(choice, *sums))
+    vectors = H[unseen] @ choice.solution
+    answers = vectors.argmax(1), (vectors @ weights + offset).argmax(1)
+    return [float((answer == y[unseen]).double().mean()) for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("of_odd", "of_even", "gain"), [(10, 100, 0.08), (5, 50, 0.05), (80, 80, 0.0), (20, 20, 0.0), (1, 1, -0.05)]
+)
+def test_of_real_digits_more_are_right_when_some_are_rare_and_none_are_lost_otherwise(of_odd, of_even, gain):
+    nearest, found = np.mean([digits(of_odd, of_even, seed) for seed in range(5)], 0)
+    assert found > nearest + gain
+
+
+def test_errors_too_small_to_tell_from_rounding_leave_the_nearest_class_vector():
+    inverted = LeftOut(1.0 - torch.eye(3).double(), torch.eye(3).double(), torch.full((3,), 9.0).double(), factor=1e3)
+    weights, offset = discriminant(inverted)
+    vectors = torch.rand(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.equal((vectors @ weights + offset).argmax(1), vectors.argmax(1))

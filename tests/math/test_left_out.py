@@ -1,0 +1,73 @@
+"""What sums tell of rows left out, against rows that were left out one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cldnet.math.left_out import Choice, left_out_scores
+from cldnet.math.ridge import ridge, solve
+
+relaxed = settings(deadline=None, max_examples=25)
+seeds = st.integers(0, 2**31 - 1)
+one_hot = torch.eye(20, dtype=torch.float64)
+
+
+def draw(rows, features, classes, seed):
+    """Rows around class centres that all seeds share, classes in turn."""
+    centres = np.random.default_rng(0).normal(size=(20, features))[:classes]
+    y = np.arange(rows) % classes
+    H = centres[y] + np.random.default_rng(seed).normal(size=(rows, features))
+    return torch.from_numpy(H), torch.from_numpy(y)
+
+
+def sums_of(H, y, classes):
+    Y = one_hot[y][:, :classes]
+    return H.T @ H, H.T @ Y, Y.sum(0), float(len(y))
+
+
+def means_and_covariance(scores, y):
+    means = torch.stack([scores[y == c].mean(0) for c in range(scores.shape[1])])
+    return means, (scores - means[y]).T @ (scores - means[y]) / len(y)
+
+
+@relaxed
+@given(st.integers(2, 4), st.floats(0.1, 30.0), seeds)
+def test_left_out_scores_are_those_of_leaving_out_with_the_mean_leverage(classes, alpha, seed):
+    H, y = draw(40, 5, classes, seed)
+    gram, *sums = sums_of(H, y, classes)
+    hat = H @ torch.linalg.inv(gram + alpha * torch.eye(5, dtype=torch.float64)) @ H.T
+    Y = one_hot[y][:, :classes]
+    expected = means_and_covariance(Y - (Y - hat @ Y) / (1 - hat.trace() / 40), y)
+    means, covariance, *_ = left_out_scores(ridge(gram, *sums, alpha), *sums)
+    torch.testing.assert_close(means, expected[0], rtol=1e-8, atol=1e-8)
+    one_more = torch.eye(classes, dtype=torch.float64) / (classes * 41)
+    torch.testing.assert_close(covariance, expected[1] + one_more, rtol=1e-8, atol=1e-8)
+
+
+def test_left_out_scores_come_near_those_of_truly_leaving_rows_out():
+    H, y = draw(120, 10, 3, seed=1)
+    scores = []
+    for i in range(120):
+        others = np.arange(120) != i
+        gram, moments, *_ = sums_of(H[others], y[others], 3)
+        scores.append(H[i] @ solve(gram, moments, 1.0))
+    expected = means_and_covariance(torch.stack(scores), y)
+    gram, *sums = sums_of(H, y, 3)
+    means, covariance, *_ = left_out_scores(ridge(gram, *sums, 1.0), *sums)
+    torch.testing.assert_close(means, expected[0], rtol=0, atol=0.01)
+    torch.testing.assert_close(covariance, expected[1], rtol=0, atol=0.01)
+
+
+def test_without_freedom_all_is_finite():
+    choice = Choice(1.0, torch.ones(2, 2, dtype=torch.float64), residual=0.0, freedom=0.0)
+    found = left_out_scores(choice, torch.ones(2, 2, dtype=torch.float64), torch.tensor([1.0, 2.0]), 3.0)
+    assert all(part.isfinite().all() for part in found[:3])
+
+
+def test_no_rows_at_all_have_no_classes_to_tell_of():
+    choice = Choice(1.0, torch.zeros(2, 0, dtype=torch.float64), residual=0.0, freedom=0.0)
+    found = left_out_scores(choice, torch.zeros(2, 0, dtype=torch.float64), torch.zeros(0), 0.0)
+    assert [part.numel() for part in found[:3]] == [0, 0, 0]
