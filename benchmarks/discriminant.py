@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cldnet.bench.preset import preset
-from cldnet.data.stream import Stream
 from cldnet.data.streams import stream_by_name
 from cldnet.device import threads
 from cldnet.math.discriminant import discriminant, separation
@@ -37,36 +37,23 @@ RELATIVE = tuple(10 ** (step / 2) for step in range(-9, 0))  # of the mean diago
 SEED, SHARE = 10, 0.2
 
 
-def learn(stream: Stream, features: WhitenedPatches, rare: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of the training rows: G, class sums, counts."""
-    classes, width = len(stream.class_order), features.out_features
-    packed = torch.zeros(packed_length(width), dtype=torch.float64)
-    sums, counts = torch.zeros(classes, width, dtype=torch.float64), torch.zeros(classes, dtype=torch.float64)
-    for task in stream:
-        chosen = torch.ones(len(task.train.y), dtype=torch.bool)
-        if rare:
-            chosen = (task.train.y % 2 == 0) | (torch.arange(len(chosen)) % 10 == 0)
-        for x, y in zip(task.train.x[chosen].split(1024), task.train.y[chosen].split(1024), strict=True):
-            h, members = features(x), one_hot(y, classes).float()
-            add_products_(packed, h, h)
-            sums += (members.T @ h).double()
-            counts += members.sum(0)
-    return unpack(packed, width), sums.T.contiguous(), counts
+def sums_of(h: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor, float]:
+    """G, class sums, counts and rows."""
+    packed = torch.zeros(packed_length(h.shape[1]), dtype=torch.float64)
+    sums = torch.zeros(h.shape[1], classes, dtype=torch.float64)
+    for block, labels in zip(h.split(1024), y.split(1024), strict=True):
+        rows = block.float()
+        add_products_(packed, rows, rows)
+        sums += (rows.T @ one_hot(labels, classes).float()).double()
+    return unpack(packed, h.shape[1]), sums, torch.bincount(y, minlength=classes).double(), float(len(y))
 
 
-def measure(name: str, filters: int, rare: bool, data: Path) -> dict[str, Any]:
+def judge(sums: tuple[Tensor, Tensor, Tensor, float], h: Tensor, targets: Tensor) -> dict[str, Any]:
     """Accuracy of both answers on validation rows for every penalty, and what the sums say of it."""
-    stream = stream_by_name(name, SEED, data=data).with_validation(SHARE)
-    options = {**preset(name, "exact", SEED).backbone_options, "filters": filters}
-    features = WhitenedPatches(stream.input_shape, seed=SEED, **options)
-    features.fit(stream[0].train.x)
-    gram, moments, counts = learn(stream, features, rare)
-    scale, rows = float(gram.diagonal().mean()), float(counts.sum())
-    targets = torch.cat([task.test.y for task in stream])
-    h = torch.cat([features(x).char() for task in stream for x in task.test.x.split(1024)])
+    gram, moments, counts, rows = sums
     trials: list[dict[str, Any]] = []
     for relative in RELATIVE:
-        choice = ridge(gram, moments, counts, rows, relative * scale)
+        choice = ridge(gram, moments, counts, rows, relative * float(gram.diagonal().mean()))
         left_out = left_out_scores(choice, moments, counts, rows)
         weights, offset = discriminant(left_out)
         vectors = torch.cat([block.double() @ choice.solution for block in h.split(1024)])
@@ -86,7 +73,22 @@ def measure(name: str, filters: int, rare: bool, data: Path) -> dict[str, Any]:
     by_error = min((trial for trial in trials if trial["squared_error"] is not None), key=lambda t: t["squared_error"])
     by_separation = max(trials, key=lambda trial: trial["separation"])
     chosen = {"by_squared_error": by_error, "by_separation": by_separation}
-    return {"stream": name, "hash": stream.hash, "map": features.describe(), "rare": rare, **chosen, "trials": trials}
+    return {**chosen, "trials": trials}
+
+
+def measure(name: str, filters: int, data: Path) -> Iterator[dict[str, Any]]:
+    """Judge one stream with all rows, and with few of every other class."""
+    stream = stream_by_name(name, SEED, data=data).with_validation(SHARE)
+    options = {**preset(name, "exact", SEED).backbone_options, "filters": filters}
+    features = WhitenedPatches(stream.input_shape, seed=SEED, **options)
+    features.fit(stream[0].train.x)
+    parts = [task.train for task in stream], [task.test for task in stream]
+    h, h_unseen = (torch.cat([features(x).char() for part in side for x in part.x.split(1024)]) for side in parts)
+    y, targets = (torch.cat([part.y for part in side]) for side in parts)
+    for rare in (False, True):
+        chosen = (y % 2 == 0) | (torch.arange(len(y)) % 10 == 0) if rare else slice(None)
+        judged = judge(sums_of(h[chosen], y[chosen], len(stream.class_order)), h_unseen, targets)
+        yield {"stream": name, "hash": stream.hash, "map": features.describe(), "rare": rare, **judged}
 
 
 def line(case: dict[str, Any]) -> str:
@@ -109,15 +111,14 @@ def main() -> None:
     arguments = parser.parse_args()
     cases = json.loads(arguments.out.read_text())["cases"] if arguments.out.exists() else []
     for name in arguments.streams:
-        for rare in (False, True):
-            with threads(arguments.threads):
-                case = measure(name, arguments.filters, rare, arguments.data)
-            same = [old for old in cases if (old["hash"], old["map"], old["rare"]) == (case["hash"], case["map"], rare)]
-            cases = [old for old in cases if old not in same] + [case]
-            print(line(case), flush=True)
-            versions = {"cldnet": __version__, "torch": torch.__version__}
-            result = {"benchmark": "discriminant", "validation": SHARE, "versions": versions, "cases": cases}
-            write_atomically(arguments.out, json.dumps(result, indent=1).encode())
+        with threads(arguments.threads):
+            for case in measure(name, arguments.filters, arguments.data):
+                mark = case["hash"], case["map"], case["rare"]
+                cases = [old for old in cases if (old["hash"], old["map"], old["rare"]) != mark] + [case]
+                print(line(case), flush=True)
+        versions = {"cldnet": __version__, "torch": torch.__version__}
+        result = {"benchmark": "discriminant", "validation": SHARE, "versions": versions, "cases": cases}
+        write_atomically(arguments.out, json.dumps(result, indent=1).encode())
 
 
 if __name__ == "__main__":

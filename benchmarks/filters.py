@@ -3,8 +3,8 @@
     python benchmarks/filters.py --data DIR [--out results/benchmarks/filters.json] [--seed 0] [--streams split-mnist …]
 
 For each stream the map of its preset is fitted on the first task, as a run does, and every filter is compared with every patch
-of every image that the map was fitted on: by the cosine of the stored filter with the patch less its mean, and, before the
-whitening is folded into it, of the centroid with the whitened patch. The largest one counts.
+of every training image of all tasks, those of the first task included: by the cosine of the stored filter with the patch less
+its mean, and, before the whitening is folded into it, of the centroid with the whitened patch. The largest one counts.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def measure(name: str, seed: int, data: Path) -> dict[str, Any]:
     features.fit(images)
     # The same patches as in `fit`, since they are drawn by the same seed.
     drawn = features._shown(images, torch.Generator().manual_seed(seed))
+    images = torch.cat([task.train.x for task in stream])
     stored, whitened = largest_cosine(features, images, *whitening(drawn))
     return {
         "stream": name,
@@ -80,8 +81,8 @@ def main() -> None:
             f"{name}: {found[-1]['largest_cosine']:.3f}, whitened {found[-1]['largest_cosine_whitened']:.3f}",
             flush=True,
         )
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(arguments.out, json.dumps({"benchmark": "filters", "streams": found}, indent=1).encode())
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(arguments.out, json.dumps({"benchmark": "filters", "streams": found}, indent=1).encode())
     print(f"Written to {arguments.out}")
 
 

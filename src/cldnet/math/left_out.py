@@ -3,8 +3,8 @@
 Scores ``s = Bᵀh`` estimate the one-hot vector of a row's class. In sample ``ŶᵀY = BᵀS`` and ``ŶᵀŶ = BᵀS − αBᵀB``. With the
 mean leverage for every row, as in generalised cross-validation (Golub, Heath & Wahba 1979), a row left out has the scores
 ``y + k(ŷ − y)``, ``k = rows / freedom``; so class means move away from ``y`` by ``k`` and covariances grow by ``k²``.
-On CIFAR-100 with 14,401 features and 40,000 rows the mean score of the own class is 0.61 in sample, 0.22 by this formula, and
-0.23 for new images (a trial; tests hold the same for digits).
+On validation parts of MNIST, FashionMNIST, CIFAR-10 and CIFAR-100 the mean score of the own class comes out within 0.003 of
+that of new images (results/benchmarks/discriminant.json).
 """
 
 from __future__ import annotations

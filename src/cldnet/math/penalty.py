@@ -2,8 +2,9 @@
 
 The α is best with which the scores of rows left out separate the classes best (`cldnet.math.discriminant.separation`). The
 squared error, which generalised cross-validation looks at as a rule, wants more of a penalty than right answers do when
-there are many classes: on CIFAR-100 with 14,401 features 0.01 of the mean diagonal instead of 0.005, and a point less of
-accuracy on validation data. With a single class there is nothing to separate, and the squared error decides.
+there are many classes and features: on CIFAR-100 with 14,401 features 0.01 of the mean diagonal instead of 0.003, and a
+point less of accuracy on validation data (a trial, results/exact/validation/trials.json). With a single class there is
+nothing to separate, and the squared error decides.
 """
 
 from __future__ import annotations
