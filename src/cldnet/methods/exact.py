@@ -199,7 +199,7 @@ class Exact(Learner):
                 tensor.zero_()
 
     def forget_class(self, row: int) -> None:
-        """Let go of a class's sum and weight: its score is 0 from then on. ``G`` keeps the trace of its examples."""
+        """Let go of a class's sum and weight: it is never the answer again. ``G`` keeps the trace of its examples."""
         if not 0 <= row < self.seen:
             raise ValueError(f"There is no class row {row}: {self.seen} classes were seen.")
         self._solved = None
