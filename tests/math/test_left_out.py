@@ -71,3 +71,12 @@ def test_no_rows_at_all_have_no_classes_to_tell_of():
     choice = Choice(1.0, torch.zeros(2, 0, dtype=torch.float64), residual=0.0, freedom=0.0)
     found = left_out_scores(choice, torch.zeros(2, 0, dtype=torch.float64), torch.zeros(0), 0.0)
     assert [part.numel() for part in found[:3]] == [0, 0, 0]
+
+
+def test_where_g_is_not_known_scores_are_taken_to_vary_alike():
+    gram, *sums = sums_of(*draw(60, 5, 3, 0), 3)
+    choice = ridge(gram, *sums, 1.0)
+    known, unknown = (left_out_scores(choice._replace(known=known), *sums) for known in (True, False))
+    assert torch.equal(known.means, unknown.means)
+    variance = known.factor**2 * choice.residual / (60 * 3) + 1 / (3 * 61)
+    torch.testing.assert_close(unknown.covariance, variance * torch.eye(3, dtype=torch.float64))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cldnet.device import generator
+from cldnet.math.penalty import candidates
 from cldnet.math.ridge import Choice, ridge
 from cldnet.math.sketch import diagonal_ridge, shrink, sketched_ridge
 
@@ -159,7 +160,20 @@ def test_ridge_from_the_diagonal_is_ridge_of_features_independent_within_classes
     between = (S / n) @ S.T
     assumed = between + torch.diag((H.T @ H - between).diagonal())
     found = diagonal_ridge(H.square().sum(0), S, n, 200, alpha)
-    assert_close(found, ridge(assumed, S, n, 200, alpha))
+    assert_close(found, ridge(assumed, S, n, 200, found.alpha))
+
+
+def test_where_g_is_not_known_alpha_has_the_least_squared_error_of_cross_validation() -> None:
+    H, Y = labelled()
+    S, n, diagonal = H.T @ Y, Y.sum(0), H.square().sum(0)
+
+    def cost(alpha: float) -> float:
+        choice = diagonal_ridge(diagonal, S, n, 200, alpha)
+        return choice.residual / choice.freedom**2
+
+    chosen = diagonal_ridge(diagonal, S, n, 200, None)
+    assert not chosen.known
+    assert cost(chosen.alpha) == pytest.approx(min(cost(float(a)) for a in candidates(diagonal.mean())), rel=1e-9)
 
 
 def test_a_class_without_weight_changes_nothing_for_the_others() -> None:

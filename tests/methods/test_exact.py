@@ -152,7 +152,7 @@ def test_scores_are_those_of_linear_discriminant_analysis_where_rows_are_many():
     assert np.median(np.abs(np.exp(found) - np.exp(expected)).max(1)) < 0.001
 
 
-@pytest.mark.parametrize("gram", ["full", "diagonal", 20])
+@pytest.mark.parametrize("gram", ["full", "diagonal"])
 def test_rare_classes_are_found_that_the_nearest_class_vector_never_finds(gram):
     task, unseen = data(3000), data(2000, seed=10)
     x, unseen_x = task.x / 2 + torch.randn(3000, 6, generator=generator(7)), unseen.x / 2

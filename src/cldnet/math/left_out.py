@@ -33,15 +33,15 @@ class Choice(NamedTuple):
         ``‖Y − HB‖²`` over all rows and classes.
     freedom : float
         Degrees of freedom left to the errors: rows less ``tr H(G + αI)⁻¹Hᵀ``.
-    slack : float
-        The most by which ``vᵀGv`` may be above what was taken for it, for any unit vector ``v``: 0 where ``G`` is known.
+    known : bool
+        Whether ``G`` was known in full, and with it how scores vary within classes.
     """
 
     alpha: float
     solution: Tensor
     residual: float
     freedom: float
-    slack: float = 0.0
+    known: bool = True
 
 
 class LeftOut(NamedTuple):
@@ -82,7 +82,7 @@ def left_out_scores(choice: Choice, moments: Tensor, class_weights: Tensor, rows
     Notes
     -----
     The variance is that of one more row with a squared distance of 1: however well a few rows were fitted, no more than
-    that is known. Where ``G`` is not known, it is the largest that there can be.
+    that is known. Where ``G`` is not known in full, all scores are taken to vary alike and independently.
 
     Examples
     --------
@@ -94,9 +94,11 @@ def left_out_scores(choice: Choice, moments: Tensor, class_weights: Tensor, rows
     solution, weights = choice.solution.double().cpu(), class_weights.double().cpu()
     agreement = (solution.mT @ moments.double().cpu()).mT  # row i: sum of the scores of class i
     in_sample = agreement / weights[:, None]
-    energy = agreement - (choice.alpha - choice.slack) * solution.mT @ solution
+    energy = agreement - choice.alpha * solution.mT @ solution
     factor = rows / max(choice.freedom, rows / _LARGEST_FACTOR, sys.float_info.min)  # 0 rows are none
     own = torch.eye(len(weights), dtype=torch.float64)
     covariance = factor**2 * (energy - in_sample.mT @ (weights[:, None] * in_sample)) / rows
+    if not choice.known:
+        covariance = own * (factor**2 * choice.residual / (rows * max(len(weights), 1)))
     covariance = (covariance + covariance.mT) / 2 + own / (len(weights) * (rows + 1))
     return LeftOut(own + factor * (in_sample - own), covariance, weights, factor)

@@ -4,7 +4,7 @@ The α is best with which the scores of rows left out separate the classes best 
 squared error, which generalised cross-validation looks at as a rule, wants more of a penalty than right answers do when
 there are many classes and features: on CIFAR-100 with 14,401 features 0.01 of the mean diagonal instead of 0.003, and a
 point less of accuracy on validation data (a trial, results/exact/validation/trials.json). With a single class there is
-nothing to separate, and the squared error decides.
+nothing to separate, and where ``G`` is not known in full nobody knows how well: then the squared error decides.
 """
 
 from __future__ import annotations
@@ -99,6 +99,6 @@ def _cost(choice: Choice, moments: Tensor, class_weights: Tensor, rows: float, l
     """How bad a choice is, or infinity for an α that leaves too little freedom to judge it by."""
     if choice.freedom <= least:
         return math.inf
-    if len(class_weights) < 2:
+    if len(class_weights) < 2 or not choice.known:
         return choice.residual / choice.freedom**2
     return -separation(left_out_scores(choice, moments, class_weights, rows))

@@ -117,7 +117,7 @@ def sketched_ridge(
         residual = float(class_weights.sum() - agreement - penalty * size)
         freedom = rows - float(((values + lost) / shifted).sum()) - (width - len(values)) * lost / shift
         solution = (moments - sketch.mT @ (vectors @ (inside / shifted[:, None]))) / shift
-        return Choice(penalty, solution, max(residual, 0.0), freedom, slack=shrinkage / 2)
+        return Choice(penalty, solution, max(residual, 0.0), freedom, known=shrinkage == 0)
 
     if alpha is not None:
         return solved(alpha)
@@ -160,7 +160,7 @@ def diagonal_ridge(
         solution[:, weighted] = scaled @ (small * counts)
         residual = float(counts.sum() - (solution * moments).sum() - penalty * solution.square().sum())
         trace = (1 / (within + penalty)).sum() - (small * (scaled.mT @ scaled)).sum()
-        return Choice(penalty, solution, max(residual, 0.0), float(rows - width + penalty * trace))
+        return Choice(penalty, solution, max(residual, 0.0), float(rows - width + penalty * trace), known=False)
 
     if alpha is not None:
         return solved(alpha)
