@@ -75,6 +75,7 @@ def test_for_real_digits_the_temperature_comes_near_the_best_one(classes, featur
     scores = scored(unseen @ choice.solution, choice, sums)
     achieved = cross_entropy(scores, truth, calibration.temperature)
     assert achieved < best_cross_entropy(scores, truth) + 0.03
+    assert achieved < cross_entropy(scores, truth, 1.0)  # as if scores were normally distributed
 
 
 @pytest.mark.parametrize(("classes", "features"), [(5, 100), (10, 100), (10, 300)])

@@ -56,14 +56,8 @@ def calibrate(choice: Choice, moments: Tensor, class_weights: Tensor, rows: floa
 
     Parameters
     ----------
-    choice : Choice
-        The ridge solution of the sums.
-    moments : Tensor, shape (m, c)
-        Sum of features a class; the columns are those of the scores.
-    class_weights : Tensor, shape (c,)
-        Weight of the examples of each class. A class without any, as one that was forgotten, is left out.
-    rows : float
-        Number of examples in the sums, a weight counting as that many of them.
+    choice, moments, class_weights, rows
+        As for `cldnet.math.left_out.left_out_scores`, but that a class without weight, as one that was forgotten, is left out.
 
     Returns
     -------
