@@ -2,13 +2,21 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint quick kill-test clean
 
 demo: .venv/installed
 	$(BIN)/cldnet demo
 
 test: .venv/installed lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two processes of one thread each: two cores
+	$(MAKE) quick
+
+quick: .venv/installed  # the whole way from a specification to a page, in a minute or two
+	$(BIN)/cldnet bench specs/quick.toml
+	$(BIN)/cldnet report results/quick
+
+kill-test: .venv/installed  # about ten minutes: a bench that is killed twenty times gives what an unharmed one gives
+	$(BIN)/python tests/bench/kill.py specs/quick.toml --kills 20
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -18,7 +26,7 @@ lint: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,tables,plots,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,tables,plots,tune,dev]"
 	touch $@
 
 clean:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import cldnet
-from cldnet.bench.demo import in_order
 from cldnet.bench.preset import preset
+from cldnet.bench.results import read_folder
 from cldnet.bench.run import run
-from cldnet.bench.summary import human_bytes, percent, percent_pm, summarise
+from cldnet.bench.summary import summarise
+from cldnet.bench.wording import human_bytes, percent
 from cldnet.data.streams import split_digits
 
 ROOT = Path(__file__).parents[1]
@@ -48,10 +49,14 @@ def test_files_are_rooms_that_can_be_read_in_one_go() -> None:
 
 
 def test_the_figures_in_the_readme_are_those_of_the_result_files() -> None:
-    results = [json.loads(path.read_text()) for path in (ROOT / "docs" / "demo").glob("*.json")]
+    found = read_folder(ROOT / "docs" / "demo")
     readme = (ROOT / "README.md").read_text()
-    for row in summarise(in_order(results)):
-        figures = (row.name, percent_pm(row.accuracy, row.accuracy_std), percent(row.forgetting), f"{row.seconds:.1f}")
+    rows = summarise(found.results, found.planned)
+    assert len(rows) == 6
+    for row in rows:
+        assert row.seconds is not None
+        assert row.bytes_kept is not None
+        figures = (row.name, row.accuracy_text, percent(row.forgetting), f"{row.seconds:.1f}")
         assert f"| {' | '.join(figures)} | {human_bytes(row.bytes_kept)} |" in readme
 
 

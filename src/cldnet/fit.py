@@ -47,6 +47,7 @@ def fit_task(
     epochs: int,
     batch_size: int,
     on_step: Callable[[Progress], None] | None = None,
+    on_epoch: Callable[[int], None] | None = None,
     augment: Augmentation | None = None,
 ) -> TaskReport:
     """Teach a learner one task: begin it, observe its batches in a fresh random order each epoch, end it.
@@ -61,6 +62,8 @@ def fit_task(
         Passes over the data (one for a learner that wants one) and examples a step (more for a learner that wants more).
     on_step : callable, optional
         Told the progress after every step.
+    on_epoch : callable, optional
+        Told the number of every epoch that is finished; it may score inputs, and must change nothing.
     augment : callable, optional
         Given a batch's inputs and the learner's own generator, it returns the inputs to observe, such as a
         `cldnet.data.augment.Augment`. What happens at the task's beginning and end sees the examples as they are.
@@ -94,6 +97,8 @@ def fit_task(
                 if on_step is not None:
                     on_step(Progress(batch.step + 1, batch.steps))
             losses.append(float(total) / batches)
+            if on_epoch is not None:
+                on_epoch(epoch)
         learner.end_task(task)
     return TaskReport(losses, time.perf_counter() - begun)
 

@@ -1,38 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 
-from cldnet.bench.summary import display_name, human_bytes, percent, percent_pm, summarise
+from cldnet.bench.results import Planned
+from cldnet.bench.summary import summarise
+
+MakeRun = Callable[..., dict[str, Any]]
 
 
-def run(method: str = "cldnet", matrix: Any = ((0.9,), (0.8, 0.7)), **changes: Any) -> dict[str, Any]:
-    matrix = None if matrix is None else [list(row) for row in matrix]
-    accuracy = None if matrix is None else fmean(matrix[-1])
-    scores = {
-        "average_accuracy": accuracy,
-        "average_incremental_accuracy": accuracy,
-        "forgetting": None if matrix is None else 0.1,
-        "task_il_accuracy": 0.99,
-    }
-    result: dict[str, Any] = {
-        "method": method,
-        "scores": scores,
-        "matrix": matrix,
-        "bytes": {"weights": 1000, "projectors": 500},
-        "rehearsal_free": True,
-        "constant_size": True,
-        "seconds": {"total": 3.0},
-    }
-    return result | changes
-
-
-def test_numbers_are_means_and_sample_deviations_over_the_runs_of_a_method() -> None:
+def test_numbers_are_means_and_sample_deviations_over_the_runs_of_a_method(make_run: MakeRun) -> None:
     matrices = ([[0.9], [0.8, 0.7]], [[1.0], [0.6, 0.9]], [[0.8], [0.5, 0.6]])
     seconds = (1.0, 2.0, 6.0)
-    runs = [run(matrix=m, seconds={"total": s}) for m, s in zip(matrices, seconds, strict=True)]
+    runs = [
+        make_run(matrix=m, seconds={"total": s}, seed=n) for n, (m, s) in enumerate(zip(matrices, seconds, strict=True))
+    ]
     [summary] = summarise(runs)
     accuracies = [fmean(m[-1]) for m in matrices]
     assert summary.runs == 3
@@ -43,69 +28,110 @@ def test_numbers_are_means_and_sample_deviations_over_the_runs_of_a_method() -> 
     assert summary.matrix is not None
     assert summary.matrix[1] == pytest.approx([fmean((0.8, 0.6, 0.5)), fmean((0.7, 0.9, 0.6))])
     assert summary.curve == pytest.approx([0.9, fmean(accuracies)])
+    assert summary.accuracy_text == f"{100 * fmean(accuracies):.2f} ± {100 * stdev(accuracies):.2f}%"
 
 
-def test_methods_keep_the_order_in_which_they_appear() -> None:
-    summaries = summarise([run("owm"), run("ewc"), run("owm"), run("cldnet")])
-    assert [(s.method, s.runs) for s in summaries] == [("owm", 2), ("ewc", 1), ("cldnet", 1)]
+def test_without_a_plan_methods_keep_the_order_in_which_they_appear(make_run: MakeRun) -> None:
+    runs = [make_run("owm"), make_run("ewc"), make_run("owm", seed=1), make_run("cldnet")]
+    assert [(s.method, s.runs) for s in summarise(runs)] == [("owm", 2), ("ewc", 1), ("cldnet", 1)]
 
 
-def test_one_run_has_no_deviation() -> None:
-    [summary] = summarise([run()])
+def test_one_run_has_no_deviation(make_run: MakeRun) -> None:
+    [summary] = summarise([make_run()])
     assert summary.accuracy_std is None
-    assert percent_pm(summary.accuracy, summary.accuracy_std) == "75.00%"
+    assert summary.accuracy_text == "75.00%"
 
 
-def test_a_method_that_needs_the_task_says_so_instead_of_a_number() -> None:
-    [summary] = summarise([run("pnn", matrix=None), run("pnn", matrix=None)])
+def test_the_same_run_twice_counts_once(make_run: MakeRun) -> None:
+    [summary] = summarise([make_run(file="a.json"), make_run(file="b.json"), make_run(seed=1)])
+    assert summary.seeds == (0, 1)
+
+
+def test_a_method_that_needs_the_task_says_so_instead_of_a_number(make_run: MakeRun) -> None:
+    [summary] = summarise([make_run("pnn", matrix=None), make_run("pnn", matrix=None, seed=1)])
     assert summary.matrix is None
     assert summary.curve is None
-    assert percent_pm(summary.accuracy, summary.accuracy_std) == "needs the task"
-    assert percent(summary.forgetting) == "needs the task"
-    assert percent(summary.task_il_accuracy) == "99.00%"
+    assert summary.accuracy_text == "needs the task"
+    assert summary.task_il_accuracy == 0.99
 
 
-def test_one_run_that_grows_or_keeps_data_marks_the_method() -> None:
-    [summary] = summarise([run(), run(constant_size=False, rehearsal_free=False)])
+def test_one_run_that_grows_or_keeps_data_marks_the_method(make_run: MakeRun) -> None:
+    [summary] = summarise([make_run(), make_run(constant_size=False, rehearsal_free=False, seed=1)])
     assert summary.grows
     assert summary.keeps_data
-    [summary] = summarise([run(), run()])
+    [summary] = summarise([make_run(), make_run(seed=1)])
     assert not summary.grows
     assert not summary.keeps_data
 
 
-def test_runs_with_different_numbers_of_tasks_are_not_averaged() -> None:
+def test_configurations_never_share_a_mean_and_are_told_apart_by_what_differs(make_run: MakeRun) -> None:
+    configs = [{"epochs": 10, "method": {"lr": lr, **more}} for lr, more in ((0.1, {}), (0.2, {}), (0.2, {"beta": 5}))]
+    summaries = summarise([make_run(config=config) for config in configs])
+    assert [s.variant for s in summaries] == ["lr=0.1", "lr=0.2", "lr=0.2, beta=5"]
+    assert summaries[1].name == "CLDNet (hbo) (lr=0.2)"
+
+
+def test_other_data_and_other_versions_of_a_method_are_told_apart_too(make_run: MakeRun) -> None:
+    other_data = make_run()
+    other_data["stream"] = {**other_data["stream"], "data": "other"}
+    newer = make_run(cell={"stream": "split-digits", "method_version": 2})
+    summaries = summarise([make_run(), other_data, newer])
+    assert [s.variant for s in summaries] == [
+        "version=1, data=digits",
+        "version=1, data=other",
+        "version=2, data=digits",
+    ]
+
+
+def test_labels_keep_configurations_apart_without_more_words(make_run: MakeRun) -> None:
+    summaries = summarise([make_run(label="CLDNet, small"), make_run(label="CLDNet, large")])
+    assert [s.name for s in summaries] == ["CLDNet, small", "CLDNet, large"]
+
+
+def test_a_plan_gives_the_order_and_what_is_missing(make_run: MakeRun) -> None:
+    done = make_run("owm", seed=1)
+    planned = [
+        Planned("split-digits", "ewc", "", 0, "nowhere.json"),
+        Planned("split-digits", "owm", "", 0, None),
+        Planned("split-digits", "owm", "", 1, done["file"]),
+    ]
+    ewc, owm = summarise([done], planned)
+    assert (ewc.method, ewc.runs, ewc.missing, ewc.accuracy_text) == ("ewc", 0, (0,), "not run")
+    assert (owm.method, owm.seeds, owm.missing) == ("owm", (1,), (0,))
+
+
+def test_what_was_not_run_stands_under_the_name_that_runs_give_the_stream(make_run: MakeRun) -> None:
+    text = "folder:/home/me/pets,until=2"
+    done = make_run("owm", stream="folder:pets,until=2", cell={"stream": text})
+    planned = [Planned(text, "ewc", "", 0, "nowhere.json"), Planned(text, "owm", "", 0, done["file"])]
+    assert [(s.stream, s.method) for s in summarise([done], planned)] == [
+        ("folder:pets,until=2", "ewc"),
+        ("folder:pets,until=2", "owm"),
+    ]
+
+
+def test_results_of_the_first_layout_are_read(make_run: MakeRun) -> None:
+    old = {key: value for key, value in make_run().items() if key not in ("label", "cell", "file")}
+    [summary] = summarise([{**old, "schema": 1}])
+    assert summary.name == "CLDNet (hbo)"
+
+
+def test_runs_with_different_numbers_of_tasks_are_not_averaged(make_run: MakeRun) -> None:
     with pytest.raises(ValueError, match="different numbers of tasks"):
-        summarise([run(), run(matrix=[[0.9]])])
+        summarise([make_run(), make_run(matrix=[[0.9]], seed=1)])
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "0.5", True])
-def test_what_is_no_finite_number_is_refused(bad: object) -> None:
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "0.5", True, 10**400])
+def test_what_is_no_finite_number_is_refused(bad: object, make_run: MakeRun) -> None:
     with pytest.raises(ValueError, match="finite number"):
-        summarise([run(matrix=[[0.9], [0.8, 0.7]], seconds={"total": bad})])
+        summarise([make_run(seconds={"total": bad})])
 
 
-def test_a_matrix_must_be_lower_triangular() -> None:
+@pytest.mark.parametrize("bad", [[[0.9, 0.1], [0.8, 0.7]], [0.9], 5, {}, []])
+def test_a_matrix_must_be_lower_triangular(bad: object, make_run: MakeRun) -> None:
     with pytest.raises(ValueError, match="row i"):
-        summarise([run(matrix=[[0.9, 0.1], [0.8, 0.7]])])
+        summarise([make_run() | {"matrix": bad}])
 
 
 def test_no_results_give_no_lines() -> None:
     assert summarise([]) == []
-
-
-def test_negative_forgetting_has_a_true_minus_sign() -> None:
-    assert percent(-0.0123) == "−1.23%"
-
-
-@pytest.mark.parametrize(
-    ("n", "shown"),
-    [(0, "0 B"), (999.6, "1.0 kB"), (1000, "1.0 kB"), (999_949, "999.9 kB"), (3.2e15, "3200.0 TB")],
-)
-def test_bytes_have_a_unit_that_fits(n: float, shown: str) -> None:
-    assert human_bytes(n) == shown
-
-
-def test_an_unknown_method_keeps_its_name() -> None:
-    assert display_name("cldnet") == "CLDNet (hbo)"
-    assert display_name("my-method") == "my-method"

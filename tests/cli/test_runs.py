@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import cldnet
-from cldnet.bench.pool import Cell, run_cells
-from cldnet.bench.run import RunSpec
+from cldnet.bench.spec import Spec
 from cldnet.cli import app
 from cldnet.methods import METHODS
 
@@ -22,9 +19,9 @@ runner = CliRunner()
 EXACT = ("run", "--stream", "split-digits", "--method", "exact")
 
 
-def quick_cells() -> list[Cell]:
-    options = {"backbone_options": {"features": 40}, "threads": 1}
-    return [Cell("split-digits", RunSpec("exact", seed=seed, **options)) for seed in (0, 1)]
+def quick_spec() -> Spec:
+    settings = {"backbone_options": {"features": 40}}
+    return Spec("demo", "Quick", ("split-digits",), ("exact",), (0, 1), settings)
 
 
 def test_methods_lists_every_method_with_what_it_needs() -> None:
@@ -70,6 +67,7 @@ def test_the_version_is_shown() -> None:
     [
         (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'"),
         (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'?"),
+        (["--stream", "split-digits"], "A run needs --stream and --method"),
         (["--stream", "split-digits", "--method", "exact", "--epochs", "-3"], "epochs=-3 should be at least 1"),
         (
             ["--stream", "split-digits,online=5", "--method", "exact", "--epochs", "3"],
@@ -93,39 +91,54 @@ def test_what_a_user_can_mend_is_a_sentence_and_no_traceback(arguments: list[str
     assert not list(tmp_path.iterdir())
 
 
-def test_the_demo_writes_results_page_and_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cldnet.bench.demo.demo_cells", quick_cells)
-    answer = runner.invoke(app, ["demo", "--out", str(tmp_path), "--jobs", "1"], env={"COLUMNS": "140"})
-    assert answer.exit_code == 0, answer.output
-    assert len(list(tmp_path.glob("*.json"))) == 2
-    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+def test_the_demo_writes_results_page_and_plots_and_is_not_run_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cldnet.bench.demo.demo_spec", quick_spec)
+    for _ in range(2):
+        answer = runner.invoke(app, ["demo", "--out", str(tmp_path), "--jobs", "1"], env={"COLUMNS": "140"})
+        assert answer.exit_code == 0, answer.output
+    assert "2 cells, 2 of them finished" in answer.output
+    assert len(list(tmp_path.glob("split-digits*.json"))) == 2
+    assert list((tmp_path / "plots").glob("*.png"))
     assert "split-digits_exact_seed1_" in (tmp_path / "index.html").read_text()
     for heading in ("average", "accuracy", "forgetting", "seconds", "bytes", "kept", "grows?", "keeps", "data?"):
         assert heading in answer.output
 
 
-def test_the_demo_without_matplotlib_says_how_to_get_the_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cldnet.bench.demo.demo_cells", quick_cells)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    answer = runner.invoke(app, ["demo", "--out", str(tmp_path), "--jobs", "1"])
+def test_a_result_file_can_be_run_again_and_compared(tmp_path: Path) -> None:
+    assert runner.invoke(app, [*EXACT, "--threads", "1", "--out", str(tmp_path)]).exit_code == 0
+    (path,) = tmp_path.glob("*.json")
+    answer = runner.invoke(app, ["run", "--again", str(path)])
     assert answer.exit_code == 0, answer.output
-    assert "pip install 'cldnet[plots]'" in answer.output
-    assert (tmp_path / "index.html").exists()
+    assert "bit for bit" in answer.output
+    result = json.loads(path.read_text())
+    result["matrix"][0][0] -= 1e-9
+    result["versions"]["torch"] = "0.1"
+    path.write_text(json.dumps(result))
+    answer = runner.invoke(app, ["run", "--again", str(path)])
+    assert answer.exit_code == 1
+    assert "Not the same accuracy matrix" in answer.output
+    assert "The versions then" in answer.output
 
 
-def test_stopping_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(cells: list[Cell], jobs: int, on_progress: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-        yield next(run_cells(cells, 1, on_progress))
+def test_a_result_of_other_data_is_not_run_again(tmp_path: Path) -> None:
+    assert runner.invoke(app, [*EXACT, "--threads", "1", "--out", str(tmp_path)]).exit_code == 0
+    (path,) = tmp_path.glob("*.json")
+    path.write_text(path.read_text().replace(json.loads(path.read_text())["stream"]["hash"], "0123456789abcdef"))
+    answer = runner.invoke(app, ["run", "--again", str(path)])
+    assert "is another one now" in str(answer.exception)
+
+
+def test_stopping_a_run_says_that_nothing_was_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cldnet.bench.demo.demo_cells", quick_cells)
-    monkeypatch.setattr("cldnet.bench.pool.run_cells", stopped)
-    answer = runner.invoke(app, ["demo", "--out", str(tmp_path)])
+    monkeypatch.setattr("cldnet.bench.cell.run_cell", stopped)
+    answer = runner.invoke(app, [*EXACT, "--out", str(tmp_path)])
     assert answer.exit_code == 130
-    assert len(list(tmp_path.glob("*.json"))) == 1
-    assert "1 finished results are in" in answer.output
+    assert "Nothing was finished" in answer.output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_stopping_while_data_are_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

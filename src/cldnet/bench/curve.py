@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from cldnet.bench.pictures import COLOURS, MARKERS
+from cldnet.bench.report.style import COLOURS, MARKERS
 from cldnet.store import write_atomically
 
 __all__ = ["Point", "draw_curves", "points", "read_results", "table"]

@@ -1,42 +1,117 @@
-"""Settings of methods on streams, each with the story of how it was chosen. They live in ``presets/*.toml``."""
+"""Settings of methods on streams, each with the story of how it was chosen.
+
+They live in files ``STREAM.toml``: those that come with the library, and those of a folder of your own, which go first.
+``[common]`` holds what all methods share, ``[methods.NAME]`` what one method has of its own. ``validation`` and
+``provenance`` tell how settings were chosen, and change no run.
+"""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 from cldnet.bench.run import RunSpec
+from cldnet.data.spec import StreamSpec
+from cldnet.data.streams import SOURCES
+from cldnet.names import nearest_names
 
-__all__ = ["load_presets", "preset"]
+__all__ = ["SETTINGS", "load_presets", "preset", "preset_name"]
+
+_TABLE, _TEXT, _WHOLE = (Mapping, "a table"), (str, "a text"), (int, "a whole number of at least 1")
+#: What a preset may say of a run, and of which type it is.
+SETTINGS: Mapping[str, tuple[Any, str]] = {
+    "epochs": _WHOLE,
+    "batch_size": _WHOLE,
+    "options": _TABLE,
+    "backbone": _TEXT,
+    "backbone_options": _TABLE,
+    "augment": _TEXT,
+    "normalise": _TEXT,
+}
+_STORY: Mapping[str, tuple[Any, str]] = {"validation": ((int, float), "a number"), "provenance": _TABLE}
 
 
-def load_presets(stream: str) -> dict[str, Any]:
-    """Read all presets of a stream; an empty table if there are none.
+def preset_name(stream: str) -> str:
+    """Name the file, without its ending, that holds a stream's presets. Options behind the stream's name make no difference.
+
+    Examples
+    --------
+    >>> preset_name("split-digits,online=10"), preset_name("folder:/home/me/my pets,size=64")
+    ('split-digits', 'folder-my-pets')
+    """
+    spec = StreamSpec.parse(stream, SOURCES)
+    name = spec.name if spec.path is None else f"{spec.name}-{Path(spec.path).expanduser().resolve().name}"
+    return re.sub(r"[^\w.-]", "-", name)
+
+
+def load_presets(name: str, folder: Path | None = None) -> dict[str, Any]:
+    """Read all presets of one file, by its name without the ending; an empty table if there is no such file.
+
+    Parameters
+    ----------
+    name : str
+    folder : Path, optional
+        Where to look; by default among the presets that come with the library.
 
     Examples
     --------
     >>> sorted(load_presets("split-digits")["methods"])
     ['cldnet', 'er', 'ewc', 'exact', 'finetune', 'joint', 'owm', 'pnn']
     """
-    path = files("cldnet.bench") / "presets" / f"{stream}.toml"
-    return tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+    path: Traversable = (files("cldnet.bench") / "presets" if folder is None else folder) / f"{name}.toml"
+    if not path.is_file():
+        return {}
+    try:
+        presets = tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise ValueError(f"{path} cannot be read as TOML: {error}.") from error
+    _check(path, "", presets, dict.fromkeys(("common", "methods"), _TABLE))
+    _check(path, "common.", presets.get("common", {}), SETTINGS)
+    methods = presets.get("methods", {})
+    _check(path, "methods.", methods, dict.fromkeys(methods, _TABLE))
+    for method, table in methods.items():
+        _check(path, f"methods.{method}.", table, {**SETTINGS, **_STORY})
+    return presets
 
 
-def preset(stream: str, method: str, seed: int, threads: int | None = None) -> RunSpec:
+def preset(stream: str, method: str, seed: int, threads: int | None = None, folder: Path | None = None) -> RunSpec:
     """Make the specification of a run from the preset of a method on a stream, or from the method's own defaults.
 
     Options behind the stream's name change nothing: a variant takes the preset of the stream that it is made from.
+
+    Parameters
+    ----------
+    stream, method : str
+    seed : int
+    threads : int, optional
+    folder : Path, optional
+        A folder of presets that go before those of the library, method by method: one that has no settings of the
+        method in its file of the stream is passed over, unless the library has none either.
 
     Examples
     --------
     >>> preset("split-digits", "finetune", seed=1).seed
     1
     """
-    base = stream.partition(",")[0]
-    presets = {} if ":" in base else load_presets(base)
-    common: Mapping[str, Any] = presets.get("common", {})
-    special: Mapping[str, Any] = presets.get("methods", {}).get(method, {})
-    chosen = {name: value for name, value in {**common, **special}.items() if name in RunSpec.__dataclass_fields__}
-    return RunSpec(**{**chosen, "method": method, "seed": seed, "threads": threads})
+    name = preset_name(stream)
+    places = [load_presets(name)] if folder is None else [load_presets(name, folder), load_presets(name)]
+    having = [presets for presets in places if method in presets.get("methods", {})]
+    presets = next(iter([*having, *filter(None, places)]), {})
+    special = presets.get("methods", {}).get(method, {})
+    chosen = {key: value for key, value in {**presets.get("common", {}), **special}.items() if key in SETTINGS}
+    return RunSpec(method=method, seed=seed, threads=threads, **chosen)
+
+
+def _check(path: Traversable, where: str, table: Mapping[str, Any], known: Mapping[str, tuple[Any, str]]) -> None:
+    """Refuse keys that mean nothing here, and values that cannot be meant."""
+    for key, value in table.items():
+        if key not in known:
+            raise ValueError(f"{path} has {where}{key}, which no preset has. {nearest_names(key, known)}")
+        kind, expected = known[key]
+        if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 1):
+            raise ValueError(f"{path} has {where}{key} = {value!r}; expected {expected}.")

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import platform
-import re
-import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
 import torch
 
-from cldnet.bench.evaluate import Evaluation
+from cldnet.bench.machine import machine_text, peak_rss, reset_peak_rss, versions
+from cldnet.bench.recording import USUAL, Record, Recording
 from cldnet.data.augment import Augment
 from cldnet.data.normalise import FIRST_TASK, constants
 from cldnet.data.stream import Stream
 from cldnet.device import threads
 from cldnet.fit import Progress, fit_task
-from cldnet.footprint import footprint, paper_capacity
-from cldnet.math.metrics import average_accuracy, scores
 from cldnet.methods import backbone_name, build_learner
 from cldnet.methods.config import config_from_json, config_to_json
-from cldnet.methods.learner import Setting
+from cldnet.methods.learner import Learner, Setting
+from cldnet.names import nearest_names
 from cldnet.nets.scale import AsTheyAre
-from cldnet.store import write_atomically
-from cldnet.version import __version__
 
-__all__ = ["RESULT_SCHEMA", "RunSpec", "run", "write_result"]
+__all__ = ["RESULT_SCHEMA", "RunSpec", "run"]
 
 #: Version of the result's layout.
-RESULT_SCHEMA = 1
+RESULT_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -75,8 +66,38 @@ class RunSpec:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} should be at least 1.")
 
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> RunSpec:
+        """Make a specification from a table, and say which of its names are none of a run's.
 
-def run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None] | None = None) -> dict[str, Any]:
+        Examples
+        --------
+        >>> RunSpec.from_json({"method": "ewc", "epoch": 3})
+        Traceback (most recent call last):
+        ...
+        ValueError: A run has no setting 'epoch'. Did you mean 'epochs'?
+        """
+        known = [one.name for one in fields(cls)]
+        for name in table:
+            if name not in known:
+                raise ValueError(f"A run has no setting {name!r}. {nearest_names(name, known)}")
+        return cls(**table)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the specification in types that JSON has."""
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def run(
+    spec: RunSpec,
+    stream: Stream,
+    on_progress: Callable[[float], None] | None = None,
+    record: Record = USUAL,
+) -> dict[str, Any]:
     """Run a specification and return its result, in types that JSON has.
 
     Parameters
@@ -85,6 +106,8 @@ def run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None] | No
     stream : Stream
     on_progress : callable, optional
         Told the share of the run that is done, from 0 to 1.
+    record : Record
+        What to write down beside the figures.
 
     Examples
     --------
@@ -94,43 +117,29 @@ def run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None] | No
     (True, 2)
     """
     with threads(spec.threads):
-        return _run(spec, stream, on_progress or (lambda share: None))
+        return _run(spec, stream, on_progress or (lambda share: None), record)
 
 
-def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) -> dict[str, Any]:
+def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None], record: Record) -> dict[str, Any]:
     begun = time.perf_counter()
+    reset_peak_rss()
     augment = Augment.from_text(spec.augment) if spec.augment else None
-    scaling = constants(spec.normalise, stream.input_shape, stream.train_part.x.dtype == torch.uint8)
-    setting = Setting(stream.input_shape, capacity=len(stream.class_order), seed=spec.seed, scaling=scaling)
-    options = config_from_json(dict(spec.options))
-    learner = build_learner(spec.method, setting, options, spec.backbone, spec.backbone_options)
-    if scaling is not None and isinstance(learner.scale, AsTheyAre):
-        raise ValueError(f"{spec.method} normalises in its own feature map: leave normalise={spec.normalise!r} out.")
+    learner = _learner(spec, stream)
     epochs, batch_size = (spec.epochs, spec.batch_size) if stream.online is None else (1, stream.online)
-    matrix: list[list[float]] = []
-    task_il_matrix: list[list[float]] = []
-    seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
-    sizes, losses, first = [], [], (0, 0)
-    evaluation = Evaluation(stream)
+    recording = Recording(learner, stream, record)
     for number, task in enumerate(stream):
 
         def on_step(progress: Progress, number: int = number) -> None:
             on_progress((number + progress.step / progress.steps) / len(stream))
 
-        report = fit_task(learner, task.train, epochs=epochs, batch_size=batch_size, on_step=on_step, augment=augment)
-        clock = time.perf_counter()
-        class_il, task_il = evaluation.accuracies(learner, number + 1)
-        seconds["train"].append(report.seconds)
-        seconds["evaluate"].append(time.perf_counter() - clock)
-        matrix.append(class_il)
-        task_il_matrix.append(task_il)
-        losses.append(report.losses)
-        sizes.append(footprint(learner).total)
-        if number == 0:
-            first = learner.network_size, learner.seen
+        train = task.train
+        watch = _Timed(recording.before(train, epochs))
+        how: Any = {"epochs": epochs, "batch_size": batch_size, "augment": augment}
+        report = fit_task(learner, train, on_step=on_step, on_epoch=watch, **how)
+        recording.after(report, watch.seconds)
         on_progress((number + 1) / len(stream))
-    kept = footprint(learner)
-    needs_task = learner.traits.needs_task_id
+    recorded = recording.of_run()
+    seconds = recorded["seconds"]
     return {
         "schema": RESULT_SCHEMA,
         "method": spec.method,
@@ -153,57 +162,34 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None]) ->
             "backbone_options": dict(spec.backbone_options),
             "method": config_to_json(learner.config),
         },
-        "scores": _scores(None if needs_task else matrix, task_il_matrix),
-        "matrix": None if needs_task else matrix,
-        "task_il_matrix": task_il_matrix,
-        "losses": losses,
-        "bytes": kept.bytes,
-        "bytes_after_task": sizes,
-        "rehearsal_free": learner.traits.rehearsal_free,
-        "constant_size": learner.traits.constant_size,
-        "exemplars": kept.bytes.get("exemplars", 0),
-        "parameters": kept.parameters,
-        "capacity_paper": paper_capacity(learner, *first),
-        "seconds": {**seconds, "total": time.perf_counter() - begun},
-        "peak_rss": _peak_rss(),
+        **recorded,
+        # What was done beside learning and evaluating is not the method's time.
+        "seconds": {**seconds, "total": time.perf_counter() - begun - sum(seconds["diagnose"])},
+        "peak_rss": peak_rss(),
         "threads": torch.get_num_threads(),
-        "versions": {
-            "cldnet": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "machine": f"{platform.system()} {platform.machine()}",
+        "versions": versions(),
+        "machine": machine_text(),
     }
 
 
-def _peak_rss() -> int | None:
-    """Most memory that the process ever held, in bytes; unknown on Windows."""
-    if sys.platform == "win32":
-        return None
-    import resource  # noqa: PLC0415  (Windows has no such module)
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _scores(matrix: list[list[float]] | None, task_il_matrix: list[list[float]]) -> dict[str, float | None]:
-    named = None if matrix is None else scores(matrix)
-    return {
-        "average_accuracy": None if named is None else named.average_accuracy,
-        "average_incremental_accuracy": None if named is None else named.average_incremental_accuracy,
-        "forgetting": None if named is None else named.forgetting_chaudhry,
-        "task_il_accuracy": average_accuracy(task_il_matrix),
-    }
+def _learner(spec: RunSpec, stream: Stream) -> Learner:
+    scaling = constants(spec.normalise, stream.input_shape, stream.train_part.x.dtype == torch.uint8)
+    setting = Setting(stream.input_shape, capacity=len(stream.class_order), seed=spec.seed, scaling=scaling)
+    options = config_from_json(dict(spec.options))
+    learner = build_learner(spec.method, setting, options, spec.backbone, spec.backbone_options)
+    if scaling is not None and isinstance(learner.scale, AsTheyAre):
+        raise ValueError(f"{spec.method} normalises in its own feature map: leave normalise={spec.normalise!r} out.")
+    return learner
 
 
-def write_result(result: Mapping[str, Any], folder: Path) -> Path:
-    """Write a result to a file named after stream, method, seed and a digest of the rest of what was run."""
-    what = json.dumps([result["backbone"], result["stream"]["hash"], result["config"]], sort_keys=True)
-    digest = hashlib.sha256(what.encode()).hexdigest()[:8]
-    name, method = (re.sub(r"[^\w.,=+-]", "-", text) for text in (result["stream"]["name"], result["method"]))
-    folder.mkdir(parents=True, exist_ok=True)
-    name = name.encode()[:100].decode(errors="ignore")  # file systems count bytes
-    path = folder / f"{name}_{method}_seed{result['seed']}_{digest}.json"
-    write_atomically(path, json.dumps(result, indent=1).encode())
-    return path
+class _Timed:
+    """A callback with the seconds that it took: they are not the learner's."""
+
+    def __init__(self, callback: Callable[[int], None] | None) -> None:
+        self.callback, self.seconds = callback, 0.0
+
+    def __call__(self, epoch: int) -> None:
+        if self.callback is not None:
+            clock = time.perf_counter()
+            self.callback(epoch)
+            self.seconds += time.perf_counter() - clock

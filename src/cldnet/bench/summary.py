@@ -1,83 +1,134 @@
-"""From result files to one line per method; pure, and shared by the table, the picture and the page."""
+"""From result files to one line for each method, configuration and stream; pure, and shared by table, pictures and page."""
 
 from __future__ import annotations
 
-import math
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-Matrix = list[list[float]]
+from cldnet.bench.results import Planned
+from cldnet.bench.wording import NOT_RUN, display_name, percent_pm
 
-DISPLAY_NAMES = {
-    "finetune": "Fine-tuning",
-    "joint": "Joint training",
-    "ewc": "EWC",
-    "owm": "OWM",
-    "er": "ER (replay)",
-    "pnn": "PNN",
-    "cldnet": "CLDNet (hbo)",
-    "exact": "CLDNet (exact)",
-}
-NEEDS_THE_TASK = "needs the task"
+__all__ = ["Matrix", "Result", "Summary", "seen_accuracy", "summarise"]
+
+Matrix = list[list[float]]
+Result = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class MethodSummary:
-    """What the runs of one method say together.
+class Summary:
+    """What the runs of one method, with one configuration, on one stream, say together.
 
-    Class-incremental numbers (`accuracy`, `incremental_accuracy`, `forgetting`, `matrix`) are None for a
-    method that must be told the task; `accuracy_std` is also None after a single run.
+    Class-incremental numbers (`accuracy`, `incremental_accuracy`, `forgetting`, `matrix`) are None for a method that must
+    be told the task, and all numbers where nothing was run; `accuracy_std` is also None after a single run.
+
+    Attributes
+    ----------
+    stream, method, label : str
+        The label is the configuration's name, empty where it has none.
+    variant : str
+        What sets the configuration apart from another one of the same label; most often empty.
+    results : tuple of mapping
+        The result of each run, by seed.
+    missing : tuple of int
+        Seeds that were planned and have no result.
     """
 
+    stream: str
     method: str
-    runs: int
+    label: str
+    variant: str
+    results: tuple[Result, ...]
+    missing: tuple[int, ...]
     accuracy: float | None
     accuracy_std: float | None
     incremental_accuracy: float | None
     forgetting: float | None
     task_il_accuracy: float | None
-    seconds: float
-    bytes_kept: float
+    seconds: float | None
+    bytes_kept: float | None
     grows: bool
     keeps_data: bool
     matrix: Matrix | None
     run_curves: list[list[float]]
 
     @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return len(self.results)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds that were run."""
+        return tuple(int(result["seed"]) for result in self.results)
+
+    @property
     def name(self) -> str:
         """The name to show to people."""
-        return display_name(self.method)
+        name = self.label or display_name(self.method)
+        return f"{name} ({self.variant})" if self.variant else name
 
     @property
     def curve(self) -> list[float] | None:
         """Mean accuracy over what was seen so far, after each task."""
         return None if self.matrix is None else seen_accuracy(self.matrix)
 
+    @property
+    def accuracy_text(self) -> str:
+        """Mean and standard deviation as per cent, or why there is none."""
+        return percent_pm(self.accuracy, self.accuracy_std) if self.runs else NOT_RUN
 
-def summarise(results: Sequence[Mapping[str, Any]]) -> list[MethodSummary]:
-    """Group the results by method and average each group.
+
+def summarise(results: Sequence[Result], planned: Sequence[Planned] = ()) -> list[Summary]:
+    """Group results by stream, method and configuration, and average each group.
+
+    Runs that differ in anything but the seed never share a mean. What was planned and not run has its place as well.
 
     Parameters
     ----------
     results : sequence of mapping
         Result dicts as a run writes them.
+    planned : sequence of Planned
+        What the results should be; see `cldnet.bench.results`.
 
     Returns
     -------
-    list of MethodSummary
-        One per method, in the order in which the methods first appear.
+    list of Summary
+        In the order of the plan, or in that in which the groups first appear.
 
     Raises
     ------
     ValueError
         If a number is not finite, or if runs of one method have different numbers of tasks.
     """
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for result in results:
-        groups.setdefault(str(result["method"]), []).append(result)
-    return [_summarise_method(method, runs) for method, runs in groups.items()]
+    place = {cell.file: number for number, cell in enumerate(planned)}
+    groups: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda result: place.get(result.get("file"), len(place))):
+        groups.setdefault(_what(result), []).append(result)
+    filled = [_once_a_seed(runs) for runs in groups.values()]
+    variants = _variants(filled)
+    files = {result.get("file") for result in results}
+    unrun: dict[tuple[str, str, str], list[int]] = {}
+    for cell in planned:
+        seeds = unrun.setdefault((cell.stream, cell.method, cell.label), [])
+        if cell.file not in files:
+            seeds.append(cell.seed)
+    summaries = [
+        _summary(runs, variant, tuple(unrun.pop(_planned_as(runs[0]), ())))
+        for runs, variant in zip(filled, variants, strict=True)
+    ]
+    # A stream's text may name its options in another order, or a whole path: where a run tells its name, take that.
+    known = {_planned_as(result)[0]: str(result["stream"]["name"]) for result in results}
+    empty = [
+        _nothing(known.get(text, text), method, label, tuple(seeds))
+        for (text, method, label), seeds in unrun.items()
+        if seeds
+    ]
+    order = {(known.get(c.stream, c.stream), c.method, c.label): n for n, c in reversed([*enumerate(planned)])}
+    return sorted([*summaries, *empty], key=lambda s: order.get((s.stream, s.method, s.label), -1))
 
 
 def seen_accuracy(matrix: Sequence[Sequence[float]]) -> list[float]:
@@ -91,87 +142,71 @@ def seen_accuracy(matrix: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(row) for row in matrix]
 
 
-def display_name(method: str) -> str:
-    """Name of a method as people write it; an unknown method keeps its own name.
-
-    Examples
-    --------
-    >>> display_name("er"), display_name("mine")
-    ('ER (replay)', 'mine')
-    """
-    return DISPLAY_NAMES.get(method, method)
+def _what(result: Result) -> str:
+    """All that a run is but its seed; the class order follows from that."""
+    stream = result["stream"]
+    parts = [stream["name"], stream.get("data"), result["method"], result.get("label", ""), _version(result)]
+    return json.dumps([*parts, result["backbone"], result["config"]], sort_keys=True, default=str)
 
 
-def percent(x: float | None) -> str:
-    """Show a fraction as per cent; None means that the method needs the task.
-
-    Examples
-    --------
-    >>> percent(0.95123), percent(-0.00001), percent(None)
-    ('95.12%', '0.00%', 'needs the task')
-    """
-    return NEEDS_THE_TASK if x is None else f"{_hundredths(x)}%"
+def _planned_as(result: Result) -> tuple[str, str, str]:
+    text = result.get("cell", {}).get("stream", result["stream"]["name"])
+    return text, str(result["method"]), str(result.get("label", ""))
 
 
-def percent_pm(mean: float | None, std: float | None) -> str:
-    """Show a mean and its standard deviation as per cent; without a deviation, the mean alone.
-
-    Examples
-    --------
-    >>> percent_pm(0.95123, 0.004), percent_pm(0.95123, None), percent_pm(None, None)
-    ('95.12 ± 0.40%', '95.12%', 'needs the task')
-    """
-    if mean is None or std is None:
-        return percent(mean)
-    return f"{_hundredths(mean)} ± {_hundredths(std)}%"
+def _once_a_seed(runs: Sequence[Result]) -> list[Result]:
+    """Runs by seed; the same run twice (recorded in more detail, say) counts once."""
+    once: dict[tuple[int, str], Result] = {}
+    for run in runs:
+        once.setdefault((int(run["seed"]), str(run["stream"]["hash"])), run)
+    return [once[key] for key in sorted(once)]
 
 
-def human_bytes(n: float) -> str:
-    """Show a number of bytes with a decimal unit.
-
-    Examples
-    --------
-    >>> human_bytes(999), human_bytes(1_234_567), human_bytes(999_999)
-    ('999 B', '1.2 MB', '1.0 MB')
-    """
-    if round(n) < 1000:
-        return f"{n:.0f} B"
-    for unit in ("kB", "MB", "GB"):
-        n /= 1000
-        if round(n, 1) < 1000:
-            return f"{n:.1f} {unit}"
-    return f"{n / 1000:.1f} TB"
-
-
-def yes_no(b: bool) -> str:
-    """Show a truth value as a word.
-
-    Examples
-    --------
-    >>> yes_no(True), yes_no(False)
-    ('yes', 'no')
-    """
-    return "yes" if b else "no"
+def _variants(groups: Sequence[Sequence[Result]]) -> list[str]:
+    """Say of each group what its configuration has that others of the same stream and label do not."""
+    flat = [_told(runs[0]) for runs in groups]
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for number, runs in enumerate(groups):
+        first = runs[0]
+        name = str(first.get("label") or first["method"])
+        alike.setdefault((str(first["stream"]["name"]), name), []).append(number)
+    texts = [""] * len(groups)
+    for numbers in alike.values():
+        keys = dict.fromkeys(key for number in numbers for key in flat[number])
+        differing = [key for key in keys if len({repr(flat[number].get(key)) for number in numbers}) > 1]
+        for number in numbers:
+            texts[number] = ", ".join(f"{key}={flat[number][key]}" for key in differing if key in flat[number])
+    return texts
 
 
-def clip(text: str, limit: int = 32) -> str:
-    """Shorten a name for a place of fixed width.
-
-    Examples
-    --------
-    >>> clip("a method with a very long name", 10)
-    'a method …'
-    """
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def _told(result: Result) -> dict[str, Any]:
+    """All that `_what` tells runs apart by, but for stream and label, under short names."""
+    told = {"backbone": result["backbone"], **result["config"], "of": result["method"], "version": _version(result)}
+    flat = _flat({**told, "data": result["stream"].get("data")})
+    return {key.removeprefix("method."): value for key, value in flat.items()}
 
 
-def _summarise_method(method: str, runs: Sequence[Mapping[str, Any]]) -> MethodSummary:
+def _version(result: Result) -> Any:
+    return result.get("cell", {}).get("method_version", 1)
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {name: value}
+    return {key: v for k, item in value.items() for key, v in _flat(item, f"{name}.{k}" if name else str(k)).items()}
+
+
+def _summary(runs: Sequence[Result], variant: str, missing: tuple[int, ...]) -> Summary:
+    first = runs[0]
     accuracies = [_number(run["scores"]["average_accuracy"]) for run in runs]
-    matrices = [_matrix(run["matrix"]) for run in runs]
-    known = [matrix for matrix in matrices if matrix is not None]
-    return MethodSummary(
-        method=method,
-        runs=len(runs),
+    known = [matrix for run in runs if (matrix := _matrix(run["matrix"])) is not None]
+    return Summary(
+        stream=str(first["stream"]["name"]),
+        method=str(first["method"]),
+        label=str(first.get("label", "")),
+        variant=variant,
+        results=tuple(runs),
+        missing=missing,
         accuracy=_mean(accuracies),
         accuracy_std=_std(accuracies),
         incremental_accuracy=_mean_score(runs, "average_incremental_accuracy"),
@@ -181,12 +216,21 @@ def _summarise_method(method: str, runs: Sequence[Mapping[str, Any]]) -> MethodS
         bytes_kept=fmean(sum(map(_finite, run["bytes"].values())) for run in runs),
         grows=not all(run["constant_size"] for run in runs),
         keeps_data=not all(run["rehearsal_free"] for run in runs),
-        matrix=_mean_matrix(method, known) if len(known) == len(runs) else None,
+        matrix=_mean_matrix(str(first["method"]), known) if len(known) == len(runs) else None,
         run_curves=[seen_accuracy(matrix) for matrix in known],
     )
 
 
-def _mean_score(runs: Sequence[Mapping[str, Any]], score: str) -> float | None:
+def _nothing(stream: str, method: str, label: str, missing: tuple[int, ...]) -> Summary:
+    unknown: dict[str, Any] = dict.fromkeys(
+        ("accuracy", "accuracy_std", "incremental_accuracy", "forgetting", "task_il_accuracy", "seconds", "bytes_kept")
+    )
+    return Summary(
+        stream, method, label, "", (), missing, **unknown, grows=False, keeps_data=False, matrix=None, run_curves=[]
+    )
+
+
+def _mean_score(runs: Sequence[Result], score: str) -> float | None:
     return _mean([_number(run["scores"][score]) for run in runs])
 
 
@@ -210,7 +254,8 @@ def _mean_matrix(method: str, matrices: Sequence[Matrix]) -> Matrix:
 def _matrix(value: Any) -> Matrix | None:
     if value is None:
         return None
-    matrix = [[_finite(cell) for cell in row] for row in value]
+    rows = value if isinstance(value, list | tuple) else []
+    matrix = [[_finite(cell) for cell in row] if isinstance(row, list | tuple) else [] for row in rows]
     if not matrix or any(len(row) != i for i, row in enumerate(matrix, start=1)):
         raise ValueError("An accuracy matrix has i entries in its row i.")
     return matrix
@@ -221,11 +266,7 @@ def _number(value: Any) -> float | None:
 
 
 def _finite(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    # A whole number in JSON may be too large for a float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise ValueError(f"A result holds {value!r} in the place of a finite number.")
     return float(value)
-
-
-def _hundredths(x: float) -> str:
-    # Adding 0.0 turns a rounded "-0.00" into "0.00"; the true minus sign is as wide as a digit.
-    return f"{round(100 * x, 2) + 0.0:.2f}".replace("-", "−")

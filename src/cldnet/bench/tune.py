@@ -1,112 +1,211 @@
-"""Choose settings by random search on a validation part of the training data, as many trials for one method as for another.
+"""Choose settings on a validation part of the training data, with as many trials for one method as for another.
 
-A method that has fewer settings to try gets all of them.
-
-``python -m cldnet.bench.tune split-digits`` writes every trial to a JSON file under ``results/tune`` as it finishes (a second
-call goes on where the first one stopped) and prints the best options of each method, which go into ``presets/*.toml``.
-The stream's test part is never looked at.
+The search goes in rounds: every method is asked for one setting, all of these are run with every seed, and the figures are
+told to the method's study. A round's runs are result files, and what is there is not run again: a search that was stopped,
+or killed, goes on where it was and ends as it would have ended. The stream's test part is never looked at.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
-from cldnet.bench.preset import preset
-from cldnet.bench.run import run
+from cldnet.bench.cell import Cell
+from cldnet.bench.events import Event, Failed, Finished, Outcome, Progressed
+from cldnet.bench.proposals import load_optuna, next_setting
+from cldnet.bench.provenance import write_presets
+from cldnet.bench.recording import Record
+from cldnet.bench.results import read_result
+from cldnet.bench.trials import Found, MethodPlan, Search, Trial, plan_methods, read_trials, write_trials
+from cldnet.bench.workers import execute
 from cldnet.data.streams import stream_by_name
-from cldnet.store import write_atomically
+from cldnet.methods import build_learner, read_method
+from cldnet.methods.config import config_from_json, config_to_json
+from cldnet.methods.learner import Setting
 
-__all__ = ["RANGES", "trials", "tune"]
+__all__ = ["Executor", "tune"]
 
-_RATES = (0.01, 0.02, 0.05, 0.1, 0.2)
-_ALPHAS: Sequence[Mapping[str, Any]] = (
-    {"kind": "ConstantAlpha", "value": 1.0},
-    {"kind": "DecayingAlpha", "start": 1.0, "decay": 0.01},
-    {"kind": "DecayingAlpha", "start": 10.0, "decay": 0.01},
-    {"kind": "DecayingAlpha", "start": 10.0, "decay": 0.1},
-    {"kind": "AdaptiveAlpha", "scale": 1.0},
-    {"kind": "AdaptiveAlpha", "scale": 10.0},
-)
-#: What is searched, option by option.
-RANGES: Mapping[str, Mapping[str, Sequence[Any]]] = {
-    "finetune": {"lr": _RATES},
-    "joint": {"lr": _RATES},
-    "ewc": {"lr": _RATES, "strength": (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)},
-    "owm": {"lr": _RATES, "alpha": _ALPHAS},
-    "er": {"lr": _RATES, "replay": (16, 32, 64)},
-    "pnn": {"lr": _RATES},
-    "cldnet": {
-        "lr": _RATES,
-        "alpha": _ALPHAS,
-        "hbo_lr": (0.001, 0.003, 0.01, 0.03),
-        "beta": (10.0, 100.0, 500.0),
-    },
-}
-#: What is given and not searched.
-FIXED: Mapping[str, Mapping[str, Any]] = {"cldnet": {"embed_dim": 400}}
+OnProgress = Callable[[str, int, float], None]
+OnTrial = Callable[[Trial], None]
 
 
-def trials(method: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Draw different settings from a method's ranges, at most ``count`` of them.
+class Executor(Protocol):
+    """What runs cells and writes their result files; see `cldnet.bench.workers.execute`."""
 
-    Examples
-    --------
-    >>> len(trials("finetune", 24)), len(trials("owm", 24))
-    (5, 24)
+    def __call__(
+        self,
+        cells: Sequence[Cell],
+        folder: Path,
+        *,
+        jobs: int,
+        data: Path | None = None,
+        on_event: Callable[[Event], None],
+    ) -> Outcome:
+        """Run the cells that have no file yet."""
+
+
+def tune(
+    search: Search,
+    folder: Path,
+    presets: Path,
+    *,
+    jobs: int = 1,
+    data: Path | None = None,
+    on_progress: OnProgress = lambda method, number, share: None,
+    on_trial: OnTrial = lambda trial: None,
+    run_cells: Executor = execute,
+) -> tuple[list[Found], Path]:
+    """Run a search, and write its trials and the preset of the stream.
+
+    Parameters
+    ----------
+    search : Search
+    folder : Path
+        For result files and for the list of all trials.
+    presets : Path
+        Folder of the preset file, which keeps what it says of other methods.
+    jobs : int
+        Processes side by side.
+    data : Path, optional
+        Folder in which data sets are looked for first.
+    on_progress : callable
+        Told a method, the number of its trial, and the share of it that is done.
+    on_trial : callable
+        Told every trial as soon as it has ended.
+    run_cells : callable
+        What runs cells.
+
+    Returns
+    -------
+    found : list of Found
+        One a method.
+    path : Path
+        The preset file.
     """
-    source = random.Random(seed)
-    drawn: dict[str, dict[str, Any]] = {}
-    for _ in range(50 * count):
-        options = {name: source.choice(values) for name, values in RANGES[method].items()}
-        drawn.setdefault(json.dumps(options, sort_keys=True), options)
-        if len(drawn) == count:
-            break
-    return list(drawn.values())
+    load_optuna()  # before hours have gone by
+    plans = plan_methods(search, presets)
+    _check(search, plans, data)
+    others = [trial for trial in read_trials(folder) if trial["method"] not in search.methods]
+    for needed in (folder, presets):
+        needed.mkdir(parents=True, exist_ok=True)
+    trials: dict[str, list[Trial]] = {plan.method: [] for plan in plans}
+    for number in range(max(plan.trials for plan in plans)):
+        due = [plan for plan in plans if number < plan.trials]
+        settings = [_setting(plan, trials[plan.method], search) for plan in due]
+        asked = _Round(search, folder, number, due, settings, on_progress, on_trial)
+        asked.close(run_cells(asked.cells, folder, jobs=jobs, data=data, on_event=asked.hear))
+        for plan, trial in zip(due, asked.trials, strict=True):
+            trials[plan.method].append(trial)
+        write_trials(folder, search, (trial for told in trials.values() for trial in told), others)
+    found = [Found(plan, trials[plan.method]) for plan in plans]
+    return found, write_presets(search, found, presets)
 
 
-def tune(stream: str, method: str, count: int, orders: Sequence[int], folder: Path) -> dict[str, Any]:
-    """Run the trials that have no file yet and return the best: its options and its mean validation accuracy."""
-    folder.mkdir(parents=True, exist_ok=True)
-    best: dict[str, Any] = {"accuracy": -1.0}
-    for number, options in enumerate(trials(method, count)):
-        path = folder / f"{stream}_{method}_{number}.json"
-        if not path.exists():
-            base = preset(stream, method, seed=0)
-            found = []
-            for order in orders:
-                spec = replace(base, options={**FIXED.get(method, {}), **options}, seed=order, threads=1)
-                result = run(spec, stream_by_name(stream, order).with_validation())
-                score = result["scores"]["average_accuracy"]
-                found.append(result["scores"]["task_il_accuracy"] if score is None else score)
-            options = dict(spec.options)
-            trial = {"method": method, "stream": stream, "options": options, "orders": list(orders), "found": found}
-            write_atomically(path, json.dumps({**trial, "accuracy": fmean(found)}, indent=1).encode())
-        trial = json.loads(path.read_text())
-        if trial["accuracy"] > best["accuracy"]:
-            best = trial
-    return best
+def _check(search: Search, plans: Sequence[MethodPlan], data: Path | None) -> None:
+    """Refuse what could not run, before anything is run."""
+    stream = stream_by_name(search.text, search.seeds[0], data=data)
+    if stream.online is not None and (search.epochs, search.batch_size) != (None, None):
+        raise ValueError(
+            f"{stream.name} is passed once, in batches of {stream.online}: leave epochs and batch size out."
+        )
+    setting = Setting(stream.input_shape, capacity=len(stream.class_order), seed=search.seeds[0])
+    for plan in plans:
+        base = plan.base
+        build_learner(plan.method, setting, config_from_json(base.options), base.backbone, base.backbone_options)
 
 
-def main() -> None:
-    """Tune methods on a stream from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stream")
-    parser.add_argument("--methods", nargs="*", default=list(RANGES))
-    parser.add_argument("--trials", type=int, default=24)
-    parser.add_argument("--orders", type=int, nargs="*", default=[10, 11])
-    parser.add_argument("--folder", type=Path, default=Path("results/tune"))
-    arguments = parser.parse_args()
-    for method in arguments.methods:
-        best = tune(arguments.stream, method, arguments.trials, arguments.orders, arguments.folder)
-        print(method, json.dumps(best["options"]), f"{best['accuracy']:.4f}", flush=True)  # noqa: T201
+def _setting(plan: MethodPlan, trials: Sequence[Trial], search: Search) -> dict[str, Any]:
+    """The next setting of a method's searched options: its defaults at first, unless they are out of its own ranges."""
+    if not trials:
+        default = config_to_json(read_method(plan.method).config_class())
+        if all(default[name] in span for name, span in plan.ranges.items()):
+            return {name: default[name] for name in plan.ranges}
+    tried = [({name: trial.options[name] for name in plan.ranges}, trial.accuracy) for trial in trials]
+    return next_setting(plan.ranges, tried, seed=f"{search.seeds[0]}/{plan.method}")
 
 
-if __name__ == "__main__":
-    main()
+class _Round:
+    """One trial of every method that has one left. A trial is told as soon as all of its seeds have ended."""
+
+    def __init__(
+        self,
+        search: Search,
+        folder: Path,
+        number: int,
+        plans: Sequence[MethodPlan],
+        settings: Sequence[Mapping[str, Any]],
+        on_progress: OnProgress,
+        on_trial: OnTrial,
+    ) -> None:
+        self.folder, self.number, self.plans, self.seeds = folder, number, plans, search.seeds
+        self.on_progress, self.on_trial = on_progress, on_trial
+        self.options = [{**plan.base.options, **setting} for plan, setting in zip(plans, settings, strict=True)]
+        self.cells = [
+            Cell(search.text, replace(plan.base, options=options, seed=seed), record=Record(leaky=False))
+            for plan, options in zip(plans, self.options, strict=True)
+            for seed in search.seeds
+        ]
+        self._shares = [0.0] * len(self.cells)
+        self._ends: dict[int, Path | str] = {}
+        self._trials: dict[int, Trial] = {}
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials, in the order of the methods."""
+        return [self._trials[place] for place in range(len(self.plans))]
+
+    def hear(self, event: Event) -> None:
+        """Take in what the runner tells of a cell."""
+        if isinstance(event, Progressed):
+            self._shares[event.number] = event.share
+            place = event.number // len(self.seeds)
+            cells = self._cells(place)
+            share = sum(self._shares[cell] for cell in cells) / len(cells)
+            self.on_progress(self.plans[place].method, self.number, share)
+        elif isinstance(event, Finished):
+            self._end(event.number, event.path)
+        elif isinstance(event, Failed) and not event.again:
+            self._end(event.number, event.why)
+
+    def close(self, outcome: Outcome) -> None:
+        """Take in what nobody told of: cells that were there before, or that others have run."""
+        for number, file in enumerate(outcome.files):
+            if number not in self._ends:
+                self._end(number, outcome.failures.get(number, "It was not run.") if file is None else file)
+
+    def _cells(self, place: int) -> range:
+        return range(place * len(self.seeds), (place + 1) * len(self.seeds))
+
+    def _end(self, number: int, end: Path | str) -> None:
+        self._ends[number], self._shares[number] = end, 1.0
+        place = number // len(self.seeds)
+        cells = self._cells(place)
+        if place not in self._trials and all(cell in self._ends for cell in cells):
+            self._trials[place] = self._trial(place, [self._ends[cell] for cell in cells])
+            self.on_trial(self._trials[place])
+
+    def _trial(self, place: int, ends: Sequence[Path | str]) -> Trial:
+        results = [None if isinstance(end, str) else read_result(end) for end in ends]
+        reasons = {
+            seed: end if isinstance(end, str) else f"{end.name} is no result"
+            for seed, end, result in zip(self.seeds, ends, results, strict=True)
+            if result is None
+        }
+        return Trial(
+            self.plans[place].method,
+            self.number,
+            self.options[place],
+            self.seeds,
+            tuple(None if result is None else _score(result["scores"]) for result in results),
+            tuple(None if result is None else result["file"] for result in results),
+            tuple(None if result is None else result["stream"]["hash"] for result in results),
+            "; ".join(f"seed {seed}: {why}" for seed, why in reasons.items()),
+        )
+
+
+def _score(scores: Mapping[str, float | None]) -> float | None:
+    """Average accuracy after the last task; of a method that needs the task, its task-IL accuracy."""
+    class_il = scores["average_accuracy"]
+    return scores["task_il_accuracy"] if class_il is None else class_il

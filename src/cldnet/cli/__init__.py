@@ -1,4 +1,4 @@
-"""The command line: ``cldnet demo``, ``run``, ``data list``, ``data get``, ``methods``, ``streams``."""
+"""The command line. Each command's own module has its description; `app` joins them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import datasets, runs
+from cldnet.cli import bench, datasets, results, runs, tune
 from cldnet.version import __version__
 
 __all__ = ["app", "main"]
@@ -28,6 +28,10 @@ app = typer.Typer(
 )
 app.command()(runs.demo)
 app.command("run")(runs.run_command)
+app.command("bench")(bench.bench_command)
+app.command("tune")(tune.tune_command)
+app.command("table")(results.table_command)
+app.command("report")(results.report_command)
 app.add_typer(datasets.app, name="data")
 app.command()(runs.methods)
 app.command()(runs.streams)

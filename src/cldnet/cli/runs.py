@@ -14,13 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from cldnet.cli.datasets import DataOption
-from cldnet.cli.show import counting, progress, result_table, say
+from cldnet.cli.show import counting, progress, result_tables, say
 from cldnet.names import nearest_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from cldnet.bench.cell import Cell
     from cldnet.bench.run import RunSpec
+    from cldnet.data.stream import Stream
 
 __all__ = ["demo", "methods", "run_command", "streams"]
 
@@ -33,31 +35,38 @@ class OnBad(Enum):
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for result files, page and picture.")] = Path("results/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for result files, page and plots.")] = Path("results/demo"),
     jobs: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 2,
 ) -> None:
     """Watch six methods learn ten digits two at a time, in three class orders (about a minute)."""
-    from cldnet.bench.demo import demo_cells, in_order, write_report
-    from cldnet.bench.pool import run_cells
+    from cldnet.bench.demo import demo_spec
+    from cldnet.bench.report import write_report
+    from cldnet.cli.bench import run_bench
 
     begun = time.perf_counter()
-    cells = demo_cells()
-    say(f"Split Digits: 5 tasks of 2 classes, {len(cells)} runs in {jobs} processes.")
-    found = _show_and_write([cell.spec for cell in cells], lambda on_progress: run_cells(cells, jobs, on_progress), out)
-    results = in_order(found)
-    page, picture = write_report(results, out)
-    Console().print(result_table(results))
+    outcome = run_bench(demo_spec(), out, jobs=jobs)
+    report = write_report(out)
     say(
         "Accuracy after the last task: average over the tasks' test images, all ten classes as\n"
         "candidates, no task given; mean ± standard deviation over three class orders. Settings\n"
         f"were chosen on a validation part of the training data. {time.perf_counter() - begun:.0f} s.\n"
-        f"page     {page}\npicture  {picture}\nresults  {out}/*.json"
+        f"page     {report.page}\nplots    {report.missing or report.page.parent / 'plots'}\nresults  {out}/*.json"
     )
+    if outcome is not None and outcome.failures:
+        raise typer.Exit(1)
 
 
 def run_command(
-    stream: Annotated[str, typer.Option(help="Name of a stream, with options; see `cldnet streams`.")],
-    method: Annotated[str, typer.Option(help="Name of a method; see `cldnet methods`.")],
+    stream: Annotated[str, typer.Option(help="Name of a stream, with options; see `cldnet streams`.")] = "",
+    method: Annotated[str, typer.Option(help="Name of a method; see `cldnet methods`.")] = "",
+    again: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="Run a result file's own cell again, and compare; with --data and no other option.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights, shuffling and class order.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the result file.")] = Path("results"),
     epochs: Annotated[int | None, typer.Option(help="Passes over each task; by default the preset's.")] = None,
@@ -88,29 +97,28 @@ def run_command(
         ),
     ] = None,
 ) -> None:
-    """Run one method on one stream and write one JSON file."""
+    """Run one method on one stream and write one JSON file; or run a result file again."""
     from dataclasses import replace
 
+    from cldnet.bench.cell import Cell, result_text
     from cldnet.bench.preset import preset
-    from cldnet.bench.run import run
-    from cldnet.data.streams import stream_by_name
+    from cldnet.bench.summary import summarise
     from cldnet.methods import read_method
+    from cldnet.store import write_atomically
 
+    if again is not None:
+        repeat(again, data)
+        return
+    if not stream or not method:
+        raise ValueError("A run needs --stream and --method; or --again with a result file.")
     read_method(method)
     spec = preset(stream, method, seed, threads)
     chosen: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment, "normalise": normalise}
     spec = replace(spec, **{name: value for name, value in chosen.items() if value is not None})
     spec = replace(spec, options={**spec.options, **_read_options("--set", options or [])})
     spec = _with_backbone(spec, backbone, _read_options("--backbone-set", backbone_options or []))
-    try:
-        with counting("reading photos", "files") as tell:
-            bad: Literal["skip", "stop"] = "skip" if on_bad is OnBad.skip else "stop"
-            tasks = stream_by_name(stream, seed, data=data, on_bad=bad, on_progress=tell)
-    except KeyboardInterrupt:
-        say("\nStopped while reading. Nothing was run.", error=True)
-        raise typer.Exit(130) from None
-    if validation is not None:
-        tasks = tasks.with_validation(validation)
+    cell = Cell(stream if validation is None else f"{stream},validation={validation:g}", spec)
+    tasks = _load(cell, data, on_bad)
     if tasks.online is not None and (epochs, batch_size) != (None, None):
         raise ValueError(
             f"{tasks.name} is passed once, in batches of {tasks.online}: leave --epochs and --batch-size out."
@@ -120,13 +128,69 @@ def run_command(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{out} cannot be made a folder ({error.strerror}): name another one with --out.") from error
+    result = _run_and_show(cell, tasks)
+    path = out / cell.file(tasks.hash)
+    write_atomically(path, result_text(result))
+    for table in result_tables(summarise([{**result, "file": path.name}])):
+        Console().print(table)
+    say(f"Written to {path}")
 
-    def one_run(on_progress: Callable[[int, float], None]) -> Iterator[tuple[int, dict[str, Any]]]:
-        yield 0, run(spec, tasks, lambda share: on_progress(0, share))
 
-    (result,) = _show_and_write([spec], one_run, out)
-    Console().print(result_table([result]))
-    say(f"Written to {out / result['file']}")
+def repeat(file: Path, data: Path | None = None) -> None:
+    """Run a result's cell again, with as many threads, and say whether the accuracies are the same to the last bit."""
+    from dataclasses import replace
+
+    from cldnet.bench.cell import cell_of_result
+    from cldnet.bench.machine import machine_text, versions
+    from cldnet.bench.results import read_result
+
+    then = read_result(file)
+    if then is None:
+        raise ValueError(f"{file} is no result of a run.")
+    cell = cell_of_result(then)
+    cell = replace(cell, spec=replace(cell.spec, threads=then["threads"]))
+    tasks = _load(cell, data, OnBad.stop)
+    if tasks.hash != then["stream"]["hash"]:
+        raise ValueError(f"{cell.stream} is another one now ({tasks.hash}) than in {file} ({then['stream']['hash']}).")
+    say(repr(tasks))
+    now = _run_and_show(cell, tasks)
+    if (now["matrix"], now["task_il_matrix"]) == (then["matrix"], then["task_il_matrix"]):
+        say(f"The same accuracy matrix as in {file}, bit for bit.")
+        return
+    say(f"Not the same accuracy matrix as in {file}.", error=True)
+    for what, before, today in (
+        ("versions", then["versions"], versions()),
+        ("machine", then["machine"], machine_text()),
+    ):
+        if before != today:
+            say(f"The {what} then: {before}; now: {today}.", error=True)
+    raise typer.Exit(1)
+
+
+def _load(cell: Cell, data: Path | None, on_bad: OnBad) -> Stream:
+    from cldnet.data.streams import stream_by_name
+
+    try:
+        with counting("reading photos", "files") as tell:
+            bad: Literal["skip", "stop"] = "skip" if on_bad is OnBad.skip else "stop"
+            return stream_by_name(cell.stream, cell.spec.seed, data=data, on_bad=bad, on_progress=tell)
+    except KeyboardInterrupt:
+        say("\nStopped while reading. Nothing was run.", error=True)
+        raise typer.Exit(130) from None
+
+
+def _run_and_show(cell: Cell, tasks: Stream) -> dict[str, Any]:
+    from cldnet.bench.cell import run_cell
+    from cldnet.bench.wording import percent
+
+    try:
+        with progress([cell.title]) as (on_progress, tell):
+            result = run_cell(cell, tasks, lambda share: on_progress(0, share))
+            tell(0, f"{percent(result['scores']['average_accuracy'])} in {result['seconds']['total']:.1f} s")
+    except KeyboardInterrupt:  # said when the bars are gone
+        say("\nStopped. Nothing was finished.", error=True)
+        raise typer.Exit(130) from None
+    return result
 
 
 def _with_backbone(spec: RunSpec, backbone: str | None, options: Mapping[str, Any]) -> RunSpec:
@@ -182,29 +246,3 @@ def streams() -> None:
     say("Options follow behind commas, as split-cifar100,first=50,classes_per_task=10,online=10:")
     for option, meaning in spec.OPTIONS.items():
         say(f"  {option:<22}{meaning}")
-
-
-def _show_and_write(
-    specs: Sequence[RunSpec],
-    run_all: Callable[[Callable[[int, float], None]], Iterator[tuple[int, dict[str, Any]]]],
-    out: Path,
-) -> list[dict[str, Any]]:
-    """Show runs as they go on and write each result as it is finished, so that Ctrl-C loses only what is running."""
-    from cldnet.bench.run import write_result
-    from cldnet.bench.summary import display_name, percent
-
-    results: list[dict[str, Any]] = []
-    names = [f"{display_name(spec.method)}, order {spec.seed}" for spec in specs]
-    try:
-        with progress(names) as (on_progress, tell):
-            for number, result in run_all(on_progress):
-                path = write_result(result, out)
-                result["file"] = path.name
-                results.append(result)
-                accuracy = percent(result["scores"]["average_accuracy"])
-                tell(number, f"{accuracy} in {result['seconds']['total']:.1f} s")
-    except KeyboardInterrupt:  # said when the bars are gone
-        left = f"{len(results)} finished results are in {out}." if results else "Nothing was finished."
-        say(f"\nStopped. {left}", error=True)
-        raise typer.Exit(130) from None
-    return results

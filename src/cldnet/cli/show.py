@@ -5,16 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-#: Seconds without a word, where there is no terminal for a bar.
-_SILENCE = 10.0
+if TYPE_CHECKING:
+    from cldnet.bench.summary import Summary
 
-__all__ = ["counting", "progress", "result_table", "say"]
+#: Seconds without a word, where there is no terminal for a bar.
+SILENCE = 10.0
+#: Seconds that nobody need be told about.
+_PATIENCE = 2.0
+
+__all__ = ["SILENCE", "counting", "progress", "result_tables", "say"]
 
 
 def say(text: str, *, error: bool = False) -> None:
@@ -29,12 +35,12 @@ def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        told = -1
+        told, begun_at = -1, time.monotonic()
 
         def tell(done: int, total: int | None) -> None:
             nonlocal told
             quarter = 0 if not total else 4 * done // total
-            if quarter > told:
+            if quarter > told and time.monotonic() - begun_at > _PATIENCE:
                 told = quarter
                 say(f"{label}: {done:,}{f' of {total:,}' if total else ''} {unit}", error=True)
 
@@ -64,7 +70,7 @@ def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None
 
         def tell(number: int, share: float) -> None:
             nonlocal told
-            if share < 1 and time.monotonic() - told > _SILENCE:
+            if share < 1 and time.monotonic() - told > SILENCE:
                 told = time.monotonic()
                 say(f"{names[number]}: {share:.0%} done", error=True)
 
@@ -98,23 +104,29 @@ def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None
         yield on_progress, announce
 
 
-def result_table(results: Sequence[dict[str, Any]]) -> Table:
-    """Results as a table: a row a method, mean and standard deviation over seeds."""
-    from cldnet.bench.summary import human_bytes, percent, percent_pm, summarise, yes_no
+def result_tables(summaries: Sequence[Summary]) -> Iterator[Table]:
+    """Results as tables, one a stream: a row a method, mean and standard deviation over seeds."""
+    from cldnet.bench.wording import human_bytes, percent, yes_no
 
-    table = Table(title=results[0]["stream"]["name"], box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("method", no_wrap=True)
-    table.add_column("average\naccuracy", justify="right", no_wrap=True)
-    for heading in ("forgetting", "seconds", "bytes\nkept", "grows?", "keeps\ndata?"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in summarise(results):
-        table.add_row(
-            row.name,
-            percent_pm(row.accuracy, row.accuracy_std),
-            percent(row.forgetting),
-            f"{row.seconds:.1f}",
-            human_bytes(row.bytes_kept),
-            yes_no(row.grows),
-            yes_no(row.keeps_data),
-        )
-    return table
+    for stream in dict.fromkeys(summary.stream for summary in summaries):
+        table = Table(title=escape(stream), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("method", no_wrap=True)
+        table.add_column("average\naccuracy", justify="right", no_wrap=True)
+        for heading in ("forgetting", "seconds", "bytes\nkept", "grows?", "keeps\ndata?"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in summaries:
+            if row.stream == stream:
+                accuracy = row.accuracy_text if row.runs or not row.missing else f"[dim]{row.accuracy_text}[/]"
+                figures = (
+                    []
+                    if row.seconds is None or row.bytes_kept is None
+                    else [
+                        percent(row.forgetting),
+                        f"{row.seconds:.1f}",
+                        human_bytes(row.bytes_kept),
+                        yes_no(row.grows),
+                        yes_no(row.keeps_data),
+                    ]
+                )
+                table.add_row(escape(row.name), accuracy, *figures)
+        yield table

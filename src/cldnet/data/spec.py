@@ -29,6 +29,7 @@ OPTIONS: Mapping[str, str] = {
     "returning=0.3": "three tenths of every class come back in a later task",
     "long_tail=0.01": "the rarest class has a hundredth of the most frequent one's rows",
     "validation=0.2": "test on a fifth of the training data; the test part is left out",
+    "until=2": "only the first 2 tasks",
 }
 
 _READING: Mapping[str, Callable[[str], Any]] = {"size": int, "resize": int, "label": str, "labels": str}
@@ -46,6 +47,7 @@ _VARIANTS: Mapping[str, Callable[[str], Any]] = {
     "blurry": float,
     "returning": float,
     "online": int,
+    "until": int,
 }
 _CONVERT = {**_READING, **_SPLIT, **_VARIANTS}
 

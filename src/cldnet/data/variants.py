@@ -1,4 +1,4 @@
-"""Streams made from streams: one pass, blurry boundaries, classes that come back, long tails.
+"""Streams made from streams: one pass, blurry boundaries, classes that come back, long tails, the first tasks only.
 
 Each function takes a stream and returns another. Only training rows move; every task is tested on its own classes, as before.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cldnet.data.stream import Stream
 from cldnet.device import generator
 
-__all__ = ["blurry", "long_tailed", "online", "returning"]
+__all__ = ["blurry", "long_tailed", "online", "returning", "until"]
 
 
 def online(stream: Stream, batch_size: int = 10) -> Stream:
@@ -31,6 +31,20 @@ def online(stream: Stream, batch_size: int = 10) -> Stream:
     if batch_size < 1:
         raise ValueError(f"An online stream comes in batches of {batch_size}; expected at least 1 example.")
     return replace(stream, name=f"{stream.name},online={batch_size}", online=batch_size)
+
+
+def until(stream: Stream, count: int) -> Stream:
+    """Keep the first tasks only, as settings are chosen where the later ones must not be known.
+
+    Examples
+    --------
+    >>> from cldnet.data.streams import split_digits
+    >>> until(split_digits(None), 2).tasks
+    ((0, 1), (2, 3))
+    """
+    if not 1 <= count <= len(stream):
+        raise ValueError(f"until={count} cannot be: {stream.name} has {len(stream)} tasks, and at least 1 is needed.")
+    return replace(stream[:count], name=f"{stream.name},until={count}")
 
 
 def blurry(stream: Stream, share: float = 0.1, seed: int = 0) -> Stream:

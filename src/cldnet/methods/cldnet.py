@@ -10,7 +10,7 @@ The paper leaves much open; each reading of it is a field of `CLDNetConfig`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ from cldnet.methods.parts.alpha import Alpha, DecayingAlpha, PerTask
 from cldnet.methods.parts.dependence import Dependence, NormalisedHSIC
 from cldnet.methods.parts.projection import BatchMean, Feed, Projection
 from cldnet.methods.parts.readings import EveryStep, InTurn, Range, SeenClasses, Steps, When
+from cldnet.methods.ranges import ALPHAS, LEARNING_RATES, LogUniform
 from cldnet.nets import out_features
 from cldnet.nets.init import linear
 from cldnet.nets.taps import Flow
@@ -107,6 +108,12 @@ class CLDNet(Learner):
         "basis": "class vectors",
     }
     config_class = CLDNetConfig
+    ranges: ClassVar = {
+        "lr": LEARNING_RATES,
+        "hbo_lr": LogUniform(0.0003, 0.03),
+        "beta": LogUniform(10.0, 2000.0),
+        "alpha": ALPHAS,
+    }
 
     config: CLDNetConfig
     basis: Tensor
@@ -141,6 +148,15 @@ class CLDNet(Learner):
         """Map scaled inputs to the last representation ``Z_L``."""
         z: Tensor = self.embedding(self.net(x))
         return z
+
+    @torch.no_grad()
+    def vectors(self, x: Tensor) -> Tensor:
+        """Directions of ``Z_L``, which are compared with the class vectors."""
+        return F.normalize(self.embed(self.scale(x)), dim=1)
+
+    def projector_sums(self) -> Mapping[str, Tensor]:
+        """``A`` of every layer's projector."""
+        return self.projection.sums()
 
     def score(self, x: Tensor) -> Tensor:
         """Cosine to every class vector over the temperature."""

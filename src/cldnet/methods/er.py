@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cldnet.methods.gradient import GradientConfig, GradientLearner
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
 from cldnet.methods.parts.reservoir import Reservoir
+from cldnet.methods.ranges import LEARNING_RATES, Whole
 
 __all__ = ["ER", "ERConfig"]
 
@@ -35,6 +36,7 @@ class ER(GradientLearner):
     traits = Traits(rehearsal_free=False, constant_size=True)
     kinds: ClassVar = {"net": "weights", "head": "weights", "reservoir": "exemplars"}
     config_class = ERConfig
+    ranges: ClassVar = {"lr": LEARNING_RATES, "replay": Whole(8, 128, log=True)}
     config: ERConfig
 
     def __init__(self, net: nn.Module, setting: Setting, config: ERConfig) -> None:

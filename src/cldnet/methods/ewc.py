@@ -17,6 +17,7 @@ from cldnet.methods.gradient import GradientConfig, GradientLearner
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
 from cldnet.methods.parts.fisher import squared_gradients
 from cldnet.methods.parts.tensors import NamedTensors
+from cldnet.methods.ranges import LEARNING_RATES, LogUniform
 
 __all__ = ["EWC", "EWCConfig"]
 
@@ -50,6 +51,7 @@ class EWC(GradientLearner):
     traits = Traits(rehearsal_free=True, constant_size=True)
     kinds: ClassVar = {"net": "weights", "head": "weights", "fisher": "fisher", "anchor": "fisher"}
     config_class = EWCConfig
+    ranges: ClassVar = {"lr": LEARNING_RATES, "strength": LogUniform(10.0, 1e9)}
     config: EWCConfig
 
     def __init__(self, net: nn.Module, setting: Setting, config: EWCConfig) -> None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from cldnet.methods.gradient import GradientLearner
 from cldnet.methods.learner import Traits
+from cldnet.methods.ranges import LEARNING_RATES
 
 __all__ = ["Finetune"]
 
@@ -15,3 +16,4 @@ class Finetune(GradientLearner):
 
     traits = Traits(rehearsal_free=True, constant_size=True)
     kinds: ClassVar = {"net": "weights", "head": "weights"}
+    ranges: ClassVar = {"lr": LEARNING_RATES}

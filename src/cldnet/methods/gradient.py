@@ -96,6 +96,12 @@ class GradientLearner(Learner, ABC):
         self.optimizer.step()
         return loss.detach()
 
+    @torch.no_grad()
+    def vectors(self, x: Tensor) -> Tensor:
+        """Features of inputs, as the head sees them."""
+        features: Tensor = self.net(self.scale(x)).flatten(1)
+        return features
+
     def score(self, x: Tensor) -> Tensor:
         """Logits of every row of the head."""
         logits: Tensor = self.head(self.net(x))

@@ -12,6 +12,7 @@ from cldnet.device import tensor_bytes
 from cldnet.methods.gradient import GradientConfig, GradientLearner
 from cldnet.methods.learner import Setting, TaskData, Traits
 from cldnet.methods.parts.tensors import NamedTensors
+from cldnet.methods.ranges import LEARNING_RATES
 
 __all__ = ["Joint"]
 
@@ -29,6 +30,7 @@ class Joint(GradientLearner):
         "initial_net": "initial weights",
         "initial_head": "initial weights",
     }
+    ranges: ClassVar = {"lr": LEARNING_RATES}
 
     memory_x: Tensor
     memory_y: Tensor

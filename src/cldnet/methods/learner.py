@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cldnet.device import generator
 from cldnet.methods.batch import Batch, TaskData
+from cldnet.methods.ranges import Range
 from cldnet.nets.scale import AsTheyAre, InputScale
 
 __all__ = ["Batch", "Learner", "Represents", "Setting", "TaskData", "Traits"]
@@ -78,9 +79,13 @@ class Learner(nn.Module, ABC):
     default_backbone: ClassVar[str] = "auto"
     #: Whether the method works over a fixed feature map, instead of training its backbone.
     takes_maps: ClassVar[bool] = False
+    #: Raised by whoever changes what the method learns, so that a bench runs it again.
+    version: ClassVar[int] = 1
     #: Examples that a step should have at least.
     min_batch: ClassVar[int] = 1
     config_class: ClassVar[type[Any]]
+    #: Which fields of the configuration are searched when settings are chosen, and where.
+    ranges: ClassVar[Mapping[str, Range]] = {}
 
     counters: Tensor
     config: Any
@@ -164,6 +169,15 @@ class Learner(nn.Module, ABC):
     def logits(self, x: Tensor) -> Tensor:
         """Score inputs over the classes seen, shape ``(n, seen)``. Nothing changes."""
         return self.score(self.scale(x))[:, : self.seen]
+
+    @torch.no_grad()
+    def vectors(self, x: Tensor) -> Tensor:
+        """Vectors of inputs ``(n, …)`` in front of the answer, one row each, for whoever draws them; else the scores."""
+        return self.logits(x)
+
+    def projector_sums(self) -> Mapping[str, Tensor]:
+        """Sums ``A`` of the projectors ``(I + A)⁻¹`` by layer, shape ``(groups, width, width)``; empty if it has none."""
+        return {}
 
     def logits_in(self, x: Tensor, task: int) -> Tensor:
         """Score inputs of a task that is told, by its number. Only a method that needs the task makes a difference."""

@@ -6,6 +6,7 @@ by ``P``. α falls within each task, so that a task can be learned before its ow
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ from cldnet.methods.gradient import GradientConfig, GradientLearner, weighted_me
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
 from cldnet.methods.parts.alpha import Alpha, DecayingAlpha
 from cldnet.methods.parts.projection import BatchMean, Feed, Projection, descend
+from cldnet.methods.ranges import ALPHAS, LEARNING_RATES
 
 __all__ = ["OWM", "OWMConfig"]
 
@@ -39,6 +41,7 @@ class OWM(GradientLearner):
     traits = Traits(rehearsal_free=True, constant_size=True)
     kinds: ClassVar = {"net": "weights", "head": "weights", "projection": "projectors"}
     config_class = OWMConfig
+    ranges: ClassVar = {"lr": LEARNING_RATES, "alpha": ALPHAS}
     config: OWMConfig
 
     def __init__(self, net: nn.Module, setting: Setting, config: OWMConfig) -> None:
@@ -47,6 +50,10 @@ class OWM(GradientLearner):
         whole.add_module("net", self.net)
         whole.add_module("head", self.head)
         self.projection = Projection(whole, setting.input_shape)
+
+    def projector_sums(self) -> Mapping[str, Tensor]:
+        """``A`` of every layer's projector."""
+        return self.projection.sums()
 
     def start(self, task: TaskData) -> None:
         """Begin with an empty momentum; what cannot be projected learns in the first task only."""

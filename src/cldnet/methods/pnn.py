@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from cldnet.device import tensor_bytes
 from cldnet.methods.gradient import GradientConfig, weighted_mean
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
+from cldnet.methods.ranges import LEARNING_RATES
 from cldnet.nets.init import linear
 
 __all__ = ["PNN", "PNNConfig"]
@@ -64,6 +65,7 @@ class PNN(Learner):
     traits = Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)
     kinds: ClassVar = {"columns": "weights"}
     config_class = PNNConfig
+    ranges: ClassVar = {"lr": LEARNING_RATES}
     default_backbone = "none"
 
     optimizer: torch.optim.Optimizer

@@ -192,6 +192,10 @@ class Projection(nn.Module):
             return deltas.mT @ project(rows)
         return project(deltas.mT @ rows)
 
+    def sums(self) -> dict[str, Tensor]:
+        """``A`` of every layer's projector, by the layer's name; complete after `rebuild`."""
+        return {name: self.layers[number].A for name, number in self._index.items()}
+
     def rebuild(self) -> None:
         """Compute every projector afresh from its sum."""
         for layer in self.layers:

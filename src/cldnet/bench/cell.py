@@ -1,0 +1,163 @@
+"""A cell: one run of a bench, with a key that tells it from every other, and the file that its result goes to."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cldnet.bench.recording import Record
+from cldnet.bench.run import RunSpec, run
+from cldnet.bench.wording import display_name
+from cldnet.data.stream import Stream
+from cldnet.data.streams import stream_by_name
+from cldnet.methods import read_method
+
+__all__ = ["Cell", "cell_of_result", "code_digest", "result_text", "run_cell", "stream_hash"]
+
+#: A list that holds no other list or table, as ``json.dumps`` spreads it over lines.
+_FLAT_LIST = re.compile(r"\[\n\s+([^\[\]{}]*?)\n\s+\]")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run on a stream by name; the run's seed is also the seed of the class order.
+
+    Attributes
+    ----------
+    stream : str
+        A stream's name with its options.
+    spec : RunSpec
+        Everything about the run, the preset's settings included.
+    label : str
+        Name of the configuration, to be shown; empty where a method has only one.
+    record : Record
+        What to write down beside the figures.
+
+    Examples
+    --------
+    >>> cell = Cell("split-digits", RunSpec("ewc", seed=1))
+    >>> cell.name, cell.file("0123456789abcdef").rpartition("_")[0]
+    ('split-digits/ewc/seed1', 'split-digits_ewc_seed1')
+    """
+
+    stream: str
+    spec: RunSpec
+    label: str = ""
+    record: Record = Record()
+
+    @property
+    def name(self) -> str:
+        """The cell's name for people and for patterns: stream, method or configuration, seed."""
+        return f"{self.stream}/{self.label or self.spec.method}/seed{self.spec.seed}"
+
+    @property
+    def title(self) -> str:
+        """The cell's name on the terminal."""
+        return f"{self.label or display_name(self.spec.method)}, {self.stream}, seed {self.spec.seed}"
+
+    def load(self, data: Path | None = None) -> Stream:
+        """Make the stream, with the class order of the seed."""
+        return stream_by_name(self.stream, self.spec.seed, data=data)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give all that it takes to run the cell again, but for its data."""
+        return {
+            "stream": self.stream,
+            "label": self.label,
+            "spec": self.spec.to_json(),
+            "record": asdict(self.record),
+            "method_version": read_method(self.spec.method).version,
+        }
+
+    def key(self, stream_hash: str) -> str:
+        """Digest of the cell's specification, the stream and the method's version. Threads and names do not count."""
+        what = self.to_json()
+        del what["label"], what["spec"]["threads"], what["stream"]
+        text = json.dumps([what, stream_hash], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def file(self, stream_hash: str) -> str:
+        """Name of the result's file."""
+        stream, label = (re.sub(r"[^\w.,=+-]+", "-", text) for text in (self.stream, self.label or self.spec.method))
+        names = f"{stream}_{label}".encode()[:120].decode(errors="ignore")  # file systems count bytes
+        return f"{names}_seed{self.spec.seed}_{self.key(stream_hash)}.json"
+
+
+def run_cell(cell: Cell, stream: Stream, on_progress: Callable[[float], None] | None = None) -> dict[str, Any]:
+    """Run a cell on its stream; the result tells how to run it again.
+
+    Examples
+    --------
+    >>> from cldnet.data.streams import split_digits
+    >>> cell = Cell("split-digits,until=1", RunSpec("exact", backbone_options={"features": 50}))
+    >>> result = run_cell(cell, cell.load())
+    >>> cell_of_result(result) == cell
+    True
+    """
+    result = run(cell.spec, stream, on_progress, cell.record)
+    head = {"schema": result.pop("schema"), "key": cell.key(stream.hash), "label": cell.label}
+    return {**head, **result, "cell": cell.to_json(), "code": code_digest(cell.spec.method)}
+
+
+def cell_of_result(result: Mapping[str, Any]) -> Cell:
+    """Make the cell that a result came from."""
+    try:
+        told = result["cell"]
+        return Cell(told["stream"], RunSpec.from_json(told["spec"]), told["label"], Record(**told["record"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"This result does not tell how to run it again ({error} is missing or wrong): an older version made it."
+        ) from error
+
+
+def result_text(result: Mapping[str, Any]) -> bytes:
+    """Write a result as its file has it: a line for every name and for every list of numbers.
+
+    Examples
+    --------
+    >>> result_text({"matrix": [[0.5], [0.25, 1.0]]}).decode().splitlines()
+    ['{', ' "matrix": [', '  [0.5],', '  [0.25, 1.0]', ' ]', '}']
+    """
+    spread = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False)
+    # A line break is never part of a string in JSON, so only lists can match.
+    return _FLAT_LIST.sub(
+        lambda found: "[" + " ".join(line.strip() for line in found[1].split("\n")) + "]", spread
+    ).encode()
+
+
+@cache
+def stream_hash(stream: str, seed: int, data: Path | None = None) -> str:
+    """Hash of a stream with the class order of a seed; read once.
+
+    Examples
+    --------
+    >>> stream_hash("split-digits", 0) == stream_hash("split-digits", 0), len(stream_hash("split-digits", 1))
+    (True, 16)
+    """
+    return stream_by_name(stream, seed, data=data).hash
+
+
+def code_digest(method: str) -> str:
+    """Digest of the code of a method's file, its comments and docstrings left out.
+
+    Examples
+    --------
+    >>> len(code_digest("ewc"))
+    12
+    """
+    file = inspect.getsourcefile(read_method(method))
+    if file is None:
+        return "unknown"
+    tree = ast.parse(Path(file).read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]

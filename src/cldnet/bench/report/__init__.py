@@ -1,0 +1,5 @@
+"""The report: one page that a person likes to read, and every plot of it as a file."""
+
+from cldnet.bench.report.write import Report, write_report
+
+__all__ = ["Report", "write_report"]

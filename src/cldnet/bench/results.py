@@ -1,0 +1,176 @@
+"""A folder of results: one JSON file a run, and the plan of what should be there."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cldnet.store import write_atomically
+
+__all__ = ["PLAN", "Folder", "Plan", "Planned", "read_folder", "read_result", "write_plan"]
+
+PLAN = "plan.json"
+#: Where a bench keeps claims and failures, inside of the folder.
+PRIVATE = ".bench"
+FAILURES = f"{PRIVATE}/failures"
+_SCHEMAS = (1, 2)
+#: What every reader of a result relies on, and of which type it is.
+_PARTS: Mapping[str, type] = {
+    "method": str,
+    "backbone": str,
+    "seed": int,
+    "stream": dict,
+    "config": dict,
+    "scores": dict,
+    "bytes": dict,
+    "seconds": dict,
+    "rehearsal_free": bool,
+    "constant_size": bool,
+}
+_WITHIN: Mapping[str, Sequence[str]] = {
+    "stream": ("name", "hash"),
+    "scores": ("average_accuracy", "average_incremental_accuracy", "forgetting", "task_il_accuracy"),
+    "seconds": ("total",),
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run that a plan asks for, and the file that has or will have its result (none: its data was not found, and why)."""
+
+    stream: str
+    method: str
+    label: str
+    seed: int
+    file: str | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a bench set out to do: its name and title, the text of its specification, and every run."""
+
+    name: str
+    title: str
+    spec: str
+    cells: tuple[Planned, ...]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder of results holds.
+
+    Attributes
+    ----------
+    path : Path
+    title : str
+        The plan's title, or the folder's name.
+    results : list of dict
+        Results that belong to the plan, or all of them where there is none; ``"file"`` is the name of each one's file.
+    planned : tuple of Planned
+    left_out : list of str
+        Result files that are of another plan or of an older version of a method.
+    failures : dict
+        Why a run failed when it was last tried, by the name of its file.
+    """
+
+    path: Path
+    title: str
+    results: list[dict[str, Any]]
+    planned: tuple[Planned, ...] = ()
+    left_out: list[str] = field(default_factory=list)
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_folder(folder: str | os.PathLike[str]) -> Folder:
+    """Read all results of a folder (not of folders within it).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_plan(Plan("quick", "Quick", "", (Planned("split-digits", "ewc", "", 0, "a.json"),)), Path(folder))
+    ...     found = read_folder(folder)
+    >>> found.title, found.results, found.planned[0].method
+    ('Quick', [], 'ewc')
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise ValueError(f"There is no folder {str(path)!r} with results. `cldnet bench SPEC.toml` makes one.")
+    plan = _read_plan(path / PLAN)
+    results = [result for file in sorted(path.glob("*.json")) if (result := read_result(file)) is not None]
+    if plan is None:
+        return Folder(path, path.name, results)
+    files = {cell.file for cell in plan.cells}
+    return Folder(
+        path,
+        plan.title or plan.name,
+        [result for result in results if result["file"] in files],
+        plan.cells,
+        [result["file"] for result in results if result["file"] not in files],
+        _read_failures(path / FAILURES),
+    )
+
+
+def read_result(file: Path) -> dict[str, Any] | None:
+    """Read one result; None for a JSON file that is something else.
+
+    Raises
+    ------
+    ValueError
+        If the file is no JSON, of a layout that this version does not know, or not whole.
+    """
+    try:
+        result = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is not JSON ({error}): delete it, and run its command again.") from error
+    if not isinstance(result, dict) or not {"method", "matrix", "scores", "stream"} <= result.keys():
+        return None
+    if result.get("schema") not in _SCHEMAS:
+        raise ValueError(
+            f"{file} has layout {result.get('schema')!r}, this version reads {_SCHEMAS}: install a newer one."
+        )
+    wrong = [name for name, kind in _PARTS.items() if type(result.get(name)) is not kind]
+    wrong += ["cell"] if not isinstance(result.get("cell", {}), dict) else []
+    wrong += [
+        f"{name}.{key}"
+        for name, keys in _WITHIN.items()
+        if name not in wrong
+        for key in keys
+        if key not in result[name]
+    ]
+    if wrong:
+        raise ValueError(
+            f"{file} is not a whole result ({', '.join(wrong)} missing or wrong): delete it, and run its command again."
+        )
+    return {**result, "file": file.name}
+
+
+def write_plan(plan: Plan, folder: Path) -> None:
+    """Write down what a folder is to hold."""
+    cells = [asdict(cell) for cell in plan.cells]
+    content = {"schema": 1, "name": plan.name, "title": plan.title, "spec": plan.spec, "cells": cells}
+    write_atomically(folder / PLAN, json.dumps(content, indent=1).encode())
+
+
+def _read_plan(file: Path) -> Plan | None:
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(file.read_bytes())
+        cells = tuple(Planned(**cell) for cell in content["cells"])
+        for cell in cells:
+            texts = (cell.stream, cell.method, cell.label, cell.file or "")
+            if not all(isinstance(text, str) for text in texts) or type(cell.seed) is not int:
+                raise TypeError(f"{cell} is no run")
+        return Plan(content["name"], content["title"], content["spec"], cells)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{file} is not a plan ({error}): delete it, and start the bench again.") from error
+
+
+def _read_failures(folder: Path) -> dict[str, str]:
+    return {file.stem + ".json": file.read_text("utf-8") for file in sorted(folder.glob("*.txt"))}

@@ -1,0 +1,79 @@
+"""What a reader of a table should know beside its figures: what failed, what was left out, what was mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cldnet.bench.results import Folder
+from cldnet.bench.summary import Summary
+from cldnet.bench.wording import clip, display_name
+
+__all__ = ["table_notes"]
+
+
+def table_notes(folders: Sequence[Folder], summaries: Sequence[Summary], quoted: Sequence[str] = ()) -> Iterator[str]:
+    """Say in sentences what a table's figures do not say.
+
+    Parameters
+    ----------
+    folders : sequence of Folder
+        Where the results come from.
+    summaries : sequence of Summary
+        What the table shows.
+    quoted : sequence of str
+        Streams beside which published figures may stand.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> list(table_notes([Folder(Path("quick"), "Quick", [], left_out=["old.json"])], []))
+    ['1 result file in quick is of another plan or of an older version of a method, and left out: old.json.']
+    """
+    for stream in quoted:
+        base, comma, _ = stream.partition(",")
+        if comma:
+            yield f"Published figures beside {stream} are of {base} without options."
+    for folder in folders:
+        yield from _left_out(folder)
+        yield from _failures(folder)
+    by_row: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for summary in summaries:
+        by_row.setdefault((summary.method, summary.name), []).extend(summary.results)
+    for (_, name), results in by_row.items():
+        yield from _mixed(name, results)
+
+
+def _left_out(folder: Folder) -> Iterator[str]:
+    files = folder.left_out
+    if files:
+        some = ", ".join(files[:5]) + (f" and {len(files) - 5} more" if len(files) > 5 else "")
+        what = "1 result file in {} is" if len(files) == 1 else f"{len(files)} result files in {{}} are"
+        yield f"{what.format(folder.path)} of another plan or of an older version of a method, and left out: {some}."
+
+
+def _failures(folder: Folder) -> Iterator[str]:
+    """Why planned runs failed, unless they succeeded since."""
+    there = {result["file"] for result in folder.results}
+    for cell in folder.planned:
+        failure = None if cell.file is None or cell.file in there else folder.failures.get(cell.file)
+        if failure is not None:
+            why = clip(" ".join(failure.split()).rstrip("."), 300)
+            yield f"{cell.label or display_name(cell.method)} failed on {cell.stream}, seed {cell.seed}: {why}."
+
+
+def _mixed(name: str, results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Say on what different grounds the runs of a row rest."""
+    grounds: dict[str, dict[str, None]] = {}
+    for result in results:
+        versions = result.get("versions")
+        told = {"threads": result.get("threads"), "machine": result.get("machine")}
+        told |= versions if isinstance(versions, Mapping) else {}
+        for what, value in told.items():
+            if value is not None:
+                grounds.setdefault(str(what), {})[str(value)] = None
+    different = [f"{what} {' and '.join(sorted(values))}" for what, values in grounds.items() if len(values) > 1]
+    if len({result["code"] for result in results if "code" in result}) > 1:
+        different.append("code of the method")
+    if different:
+        yield f"{name} rests on runs with different {'; '.join(different)}."

@@ -1,0 +1,107 @@
+"""The numbers that a table can show: where a result has them, and in what unit people read them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cldnet.bench.published import Published
+from cldnet.names import nearest_names
+
+__all__ = ["SCORES", "Score", "score_by_name"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number of a result.
+
+    Attributes
+    ----------
+    name : str
+        Its short name, for options.
+    heading : str
+        What it is, for people.
+    unit : str
+        The unit that values are shown in.
+    read : callable
+        Takes the value, in that unit, from a result; None where the result has none.
+    published : callable
+        Takes the same number, and its standard deviation, from a published figure; None where that has none.
+    """
+
+    name: str
+    heading: str
+    unit: str
+    read: Callable[[Mapping[str, Any]], Any]
+    published: Callable[[Published], tuple[float, float | None] | None] = lambda figure: None
+
+    def value(self, result: Mapping[str, Any]) -> float | None:
+        """The number of a result, checked: a result may come from a stranger.
+
+        Examples
+        --------
+        >>> SCORES["accuracy"].value({"scores": {"average_accuracy": 0.5}})
+        50.0
+        """
+        value = self.read(result)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+            raise ValueError(f"A result has {value!r} as its {self.heading}; expected a finite number.")
+        return float(value)
+
+
+def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
+    def read(result: Mapping[str, Any]) -> Any:
+        share = result["scores"].get(key)
+        return 100 * share if type(share) in (int, float) else share
+
+    return read
+
+
+def _accuracy(figure: Published) -> tuple[float, float | None]:
+    return figure.mean, figure.std
+
+
+#: The scores by name.
+SCORES: Mapping[str, Score] = {
+    score.name: score
+    for score in (
+        Score("accuracy", "average accuracy after the last task", "%", _share("average_accuracy"), _accuracy),
+        Score("incremental", "average incremental accuracy", "%", _share("average_incremental_accuracy")),
+        Score("forgetting", "forgetting", "%", _share("forgetting")),
+        Score(
+            "task-il",
+            "average accuracy with the task known",
+            "%",
+            _share("task_il_accuracy"),
+            lambda figure: _accuracy(figure) if figure.reading == "task-il" else None,
+        ),
+        Score(
+            "capacity",
+            "the paper's Capacity",
+            "×",
+            lambda result: result.get("capacity_paper"),
+            lambda figure: None if figure.capacity is None else (figure.capacity, None),
+        ),
+        Score("kept", "everything that the learner keeps", "MB", lambda result: sum(result["bytes"].values()) / 1e6),
+        Score("seconds", "time of a run", "s", lambda result: result["seconds"]["total"]),
+    )
+}
+
+
+def score_by_name(name: str) -> Score:
+    """Find a score by its name.
+
+    Examples
+    --------
+    >>> score_by_name("forgeting")
+    Traceback (most recent call last):
+    ...
+    ValueError: There is no score 'forgeting'. Did you mean 'forgetting'?
+    """
+    if name not in SCORES:
+        raise ValueError(f"There is no score {name!r}. {nearest_names(name, SCORES)}")
+    return SCORES[name]

@@ -1,0 +1,225 @@
+"""A search for settings: what is asked for, what each method's part of it is, and every trial as it is written down."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from cldnet.bench.preset import load_presets, preset, preset_name
+from cldnet.bench.proposals import count_settings
+from cldnet.bench.run import RunSpec
+from cldnet.data.spec import StreamSpec
+from cldnet.data.streams import SOURCES
+from cldnet.methods import read_method
+from cldnet.methods.ranges import Range, check_ranges
+from cldnet.store import write_atomically
+
+__all__ = ["TRIALS", "Found", "MethodPlan", "Search", "Trial", "plan_methods", "read_trials", "write_trials"]
+
+#: Name of the file that tells of every trial.
+TRIALS = "trials.json"
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched: methods on the training data of a stream, all with the same number of trials and the same budget.
+
+    Attributes
+    ----------
+    stream : str
+        A stream's name with its options.
+    methods : tuple of str
+    trials : int
+        For each method; one that has fewer settings gets all of them.
+    seeds : tuple of int
+        Seeds of weights and class order; a trial's figure is the mean over them.
+    share : float
+        Part of every class's training data that is set aside to score on.
+    first : int or None
+        Score after this many tasks, without a look at the later ones; by default after the whole sequence.
+    epochs, batch_size : int or None
+        The budget; by default that of the preset's ``[common]``.
+
+    Examples
+    --------
+    >>> search = Search("split-digits", ("ewc",), first=2)
+    >>> search.text, search.protocol
+    ('split-digits,validation=0.2,until=2', 'first 2 tasks')
+    """
+
+    stream: str
+    methods: tuple[str, ...]
+    trials: int = 24
+    seeds: tuple[int, ...] = (10, 11)
+    share: float = 0.2
+    first: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        given = StreamSpec.parse(self.stream, SOURCES).options
+        for option in ("validation", "until"):
+            if option in given:
+                raise ValueError(f"{self.stream!r} says {option}=…, which a search sets itself: leave it out.")
+        if not 0 < self.share < 1:
+            raise ValueError(f"share={self.share} should lie between 0 and 1.")
+        for name in ("trials", "first", "epochs", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} should be at least 1.")
+        for what, values in (("methods", self.methods), ("seeds", self.seeds)):
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{what}={values} should be one or more, each of them once.")
+
+    @property
+    def text(self) -> str:
+        """The stream that trials run on: its test part is cut from the training data."""
+        until = "" if self.first is None else f",until={self.first}"
+        return f"{self.stream},validation={self.share:g}{until}"
+
+    @property
+    def protocol(self) -> str:
+        """What trials are scored by."""
+        return "whole sequence" if self.first is None else f"first {self.first} tasks"
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the search."""
+        words = ["cldnet", "tune", self.stream]
+        words += [word for method in self.methods for word in ("--methods", method)]
+        words += ["--trials", str(self.trials), *(word for seed in self.seeds for word in ("--seeds", str(seed)))]
+        words += ["--on", "whole" if self.first is None else f"first={self.first}", "--share", f"{self.share:g}"]
+        budget = {"--epochs": self.epochs, "--batch-size": self.batch_size}
+        words += [word for name, value in budget.items() if value is not None for word in (name, str(value))]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """One method's part of a search: what is fixed (``base`` and its options), what is searched, and how many trials."""
+
+    method: str
+    base: RunSpec
+    ranges: Mapping[str, Range]
+    trials: int
+    needs_task: bool
+
+    @property
+    def measure(self) -> str:
+        """The figure that trials are compared by."""
+        if self.needs_task:
+            return "task-IL accuracy after the last task (the method needs the task)"
+        return "average accuracy after the last task"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of one method, run with every seed. ``why`` tells what went wrong, if something did."""
+
+    method: str
+    number: int
+    options: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    scores: tuple[float | None, ...]
+    files: tuple[str | None, ...]
+    hashes: tuple[str | None, ...]
+    why: str = ""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean over seeds; nothing if one of them failed."""
+        known = [score for score in self.scores if score is not None]
+        return fmean(known) if len(known) == len(self.scores) else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found for one method; trials are in their order."""
+
+    plan: MethodPlan
+    trials: Sequence[Trial]
+
+    @cached_property
+    def best(self) -> Trial | None:
+        """The trial with the highest mean, the earliest of several; nothing if all have failed."""
+        return max(
+            (trial for trial in self.trials if trial.accuracy is not None),
+            key=lambda trial: trial.accuracy or 0.0,
+            default=None,
+        )
+
+    @property
+    def failed(self) -> int:
+        """Number of trials that failed."""
+        return sum(trial.accuracy is None for trial in self.trials)
+
+
+def plan_methods(search: Search, presets: Path | None) -> list[MethodPlan]:
+    """Find out what is fixed and what is searched for each method.
+
+    What a preset says and no range names stays as it is: the backbone, for example. The budget is the same for all.
+
+    Examples
+    --------
+    >>> (plan,) = plan_methods(Search("split-digits", ("cldnet",), epochs=3), None)
+    >>> sorted(plan.ranges), plan.base.options, plan.base.epochs, plan.trials
+    (['alpha', 'beta', 'hbo_lr', 'lr'], {'embed_dim': 400}, 3, 24)
+    """
+    name = preset_name(search.stream)
+    places = [load_presets(name, folder) for folder in dict.fromkeys((presets, None))]
+    common: Mapping[str, Any] = next((place["common"] for place in places if "common" in place), {})
+    default = RunSpec("")
+    epochs = search.epochs or common.get("epochs", default.epochs)
+    batch_size = search.batch_size or common.get("batch_size", default.batch_size)
+    plans = []
+    for method in search.methods:
+        learner = read_method(method)
+        check_ranges(method, learner.ranges, learner.config_class)
+        spec = preset(search.stream, method, search.seeds[0], folder=presets)
+        fixed = {key: value for key, value in spec.options.items() if key not in learner.ranges}
+        base = replace(spec, options=fixed, epochs=epochs, batch_size=batch_size)
+        settings = count_settings(learner.ranges)
+        trials = search.trials if settings is None else min(settings, search.trials)
+        plans.append(MethodPlan(method, base, learner.ranges, trials, learner.traits.needs_task_id))
+    return plans
+
+
+def read_trials(folder: Path) -> list[dict[str, Any]]:
+    """Read the trials that a folder tells of; none if there is no such file."""
+    path = folder / TRIALS
+    if not path.is_file():
+        return []
+    try:
+        trials: list[dict[str, Any]] = json.loads(path.read_bytes())["trials"]
+        if all(isinstance(trial["method"], str) for trial in trials):
+            return trials
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ValueError(f"{path} is not a list of trials: delete it, and start the search again; finished runs are kept.")
+
+
+def write_trials(folder: Path, search: Search, trials: Iterable[Trial], others: Sequence[Mapping[str, Any]]) -> None:
+    """Write down every trial of a search, behind those of other methods."""
+    told = [
+        {
+            "method": trial.method,
+            "number": trial.number,
+            "stream": search.text,
+            "options": trial.options,
+            "seeds": trial.seeds,
+            "scores": trial.scores,
+            "accuracy": trial.accuracy,
+            "files": trial.files,
+            "state": "failed" if trial.accuracy is None else "finished",
+            "why": trial.why,
+        }
+        for trial in trials
+    ]
+    content = {"schema": 1, "trials": [*others, *told]}
+    write_atomically(folder / TRIALS, json.dumps(content, indent=1, ensure_ascii=False).encode())

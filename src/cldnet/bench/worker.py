@@ -1,0 +1,102 @@
+"""A process that runs the cells it is told to, one at a time, and tells how far it is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from cldnet.bench.cell import Cell, result_text, run_cell
+from cldnet.bench.claims import Claims
+from cldnet.bench.results import PRIVATE
+from cldnet.store import write_atomically
+
+__all__ = ["Job", "claims_of", "perform", "work"]
+
+#: What may not happen again, in contrast to a setting that is wrong.
+_PASSING = (OSError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell, the file for its result, threads where the cell names none, and where data sets are."""
+
+    cell: Cell
+    path: Path
+    threads: int
+    data: Path | None
+
+
+def work(pipe: Connection) -> None:
+    """Do jobs that come through a pipe until it is closed, or until the process that began this one is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # a claim is given back on the way out
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            job = pipe.recv()
+            pipe.send(_answer(job, pipe))
+        except (EOFError, OSError):
+            return
+
+
+def claims_of(folder: Path) -> Claims:
+    """Give the claims on a folder's cells."""
+    return Claims(folder / PRIVATE / "claims")
+
+
+def perform(job: Job, tell: Any) -> tuple[str, Any]:
+    """Claim a cell, run it and write its file, unless the file is there or somebody else has claimed it.
+
+    Returns
+    -------
+    tuple
+        ``("done", None)``, ``("present", None)``, or ``("busy", owner)``.
+    """
+    claims = claims_of(job.path.parent)
+    with claims.hold(job.path.stem) as mine:
+        if job.path.exists():  # looked for under the claim: whoever wrote it did so before giving its claim back
+            return "present", None
+        if not mine:
+            return "busy", claims.owner(job.path.stem) or "another process"
+        tell(("began", None))
+        cell = job.cell
+        if cell.spec.threads is None:
+            cell = replace(cell, spec=replace(cell.spec, threads=job.threads))
+        result = run_cell(cell, cell.load(job.data), _Sparing(tell))
+        write_atomically(job.path, result_text(result))
+    return "done", None
+
+
+def _answer(job: Job, pipe: Connection) -> tuple[str, Any]:
+    try:
+        return perform(job, pipe.send)
+    except Exception as error:
+        out_of_memory = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+        why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return "failed", (why, out_of_memory or isinstance(error, _PASSING))
+
+
+class _Sparing:
+    """Tells every fiftieth of a run: a message a step would be too many."""
+
+    def __init__(self, tell: Any) -> None:
+        self.tell, self.told = tell, -1.0
+
+    def __call__(self, share: float) -> None:
+        if share - self.told >= 0.02 or share == 1.0:
+            self.told = share
+            self.tell(("share", share))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # at once, in the middle of whatever runs: its claim is stale from now on

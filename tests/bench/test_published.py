@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from cldnet.bench.published import Published, published_figures, published_for, read_published
+from cldnet.data.streams import STREAMS
+
+ENTRY = '[[sources]]\nsource = "X, Table 1"\nfigures = [{ stream = "split-mnist", method = "ewc", mean = 1.5%s }]'
+
+
+def mean(stream: str, method: str, what: str = "", table: str = "Table") -> float:
+    [figure] = [f for f in published_for(stream, method) if f.what == what and table in f.source]
+    return figure.mean
+
+
+def of_table(number: int) -> list[Published]:
+    return [
+        f for f in published_figures() if f.source.startswith(f"Li et al., AAAI-24 (arXiv 2401.09067), Table {number}")
+    ]
+
+
+def test_the_five_tables_of_the_paper_are_there_in_full() -> None:
+    assert [len(of_table(number)) for number in range(1, 6)] == [3 * 10, 3 * 7 + 1, 2 * 5 + 5, 6, 3 * 3]
+    # The paper gives no deviation for nine figures: X-DER-RPC, ER-ACE and DER++ with larger buffers, and the ablation.
+    assert [sum(f.std is None for f in of_table(number)) for number in range(1, 6)] == [0, 6, 0, 0, 9]
+
+
+def test_the_improvements_that_the_papers_text_states_follow_from_the_figures() -> None:
+    for stream, second, gain in (
+        ("split-mnist", "crnet", 2.16),
+        ("split-fmnist", "crnet", 4.39),
+        ("split-cifar10", "aop", 2.56),
+    ):
+        assert mean(stream, "cldnet") - mean(stream, second) == pytest.approx(gain)
+        table = [f.mean for f in of_table(1) if f.stream == stream]
+        assert sorted(table)[-2:] == [mean(stream, second), mean(stream, "cldnet")]
+    for buffer, best, gain in ((200, "dualhsic", 12.75), (500, "dualhsic", 7.54), (2000, "lider", 2.64)):
+        assert mean("split-cifar100", "cldnet") - mean("split-cifar100", best, f"buffer {buffer}") == pytest.approx(
+            gain
+        )
+    one, two = (mean("split-imagenet-r", "cldnet", what) for what in ("one ViT", "two ViTs"))
+    assert one - mean("split-imagenet-r", "l2p") == pytest.approx(3.80)
+    assert one - mean("split-imagenet-r", "dualprompt") == pytest.approx(-2.76)
+    assert two - mean("split-imagenet-r", "dualprompt") == pytest.approx(3.30)
+
+
+def test_table_4_has_capacities_and_tells_which_figures_knew_the_task() -> None:
+    assert {f.method: f.capacity for f in of_table(4)}["cldnet"] == 1.02
+    assert {f.method for f in of_table(4) if f.reading == "task-il"} == {"pnn", "den", "rcl", "apd"}
+
+
+def test_every_figure_is_of_a_stream_that_there_is_and_has_a_source() -> None:
+    for figure in published_figures():
+        assert figure.stream in STREAMS
+        assert figure.source
+        assert 0 < figure.mean < 100
+
+
+def test_the_figures_that_are_doubted_say_why() -> None:
+    doubted = [
+        ("split-fmnist", "cldnet"),
+        ("split-fmnist", "crnet"),
+        ("split-cifar100", "cldnet"),
+        ("split-mnist", "ewc"),
+    ]
+    assert all(published_for(*key)[0].note.endswith(".") for key in doubted)
+
+
+def test_options_of_a_stream_make_no_difference() -> None:
+    assert published_for("split-mnist,until=2", "owm") == published_for("split-mnist", "owm") != ()
+    assert published_for("split-digits", "owm") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ENTRY % ", sd = 1", "has 'sd', which no figure has"),
+        (ENTRY % ", std = -1", "std = -1; expected a number from 0 to 100"),
+        (ENTRY % ', note = "why"', "refers to a note 'why'"),
+        (ENTRY % ', reading = "leaky"', "expected one of"),
+        (ENTRY % ", where = 5", "expected a table of options"),
+        (ENTRY.replace("ewc", "new") % "", r"without a name: add it to \[names\]"),
+        (ENTRY.replace("mean = 1.5", 'what = "x"') % "", "mean = None"),
+        (ENTRY.replace("X, Table 1", "") % "", "need a source"),
+        (ENTRY % "" + "\n" + ENTRY % "", "twice"),
+    ],
+)
+def test_a_figure_that_is_not_whole_is_refused(text: str, said: str) -> None:
+    assert read_published(ENTRY % "")[0].name == "EWC"
+    with pytest.raises(ValueError, match=said):
+        read_published(text)

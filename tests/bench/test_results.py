@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cldnet.bench.results import FAILURES, PLAN, Plan, Planned, read_folder, write_plan
+
+MakeRun = Callable[..., dict[str, Any]]
+ROOT = Path(__file__).parents[2]
+
+
+def write(folder: Path, name: str, content: object) -> None:
+    (folder / name).write_text(json.dumps(content))
+
+
+def test_without_a_plan_every_result_counts_and_other_files_do_not(tmp_path: Path, make_run: MakeRun) -> None:
+    write(tmp_path, "b.json", make_run())
+    write(tmp_path, "a.json", make_run())
+    write(tmp_path, "settings.json", {"lr": 0.1})
+    write(tmp_path, "list.json", [1, 2])
+    (tmp_path / "within").mkdir()
+    write(tmp_path / "within", "c.json", make_run())
+    found = read_folder(tmp_path)
+    assert [result["file"] for result in found.results] == ["a.json", "b.json"]
+    assert (found.title, found.planned, found.left_out, found.failures) == (tmp_path.name, (), [], {})
+
+
+def test_a_plan_says_what_counts_what_is_left_out_and_what_failed(tmp_path: Path, make_run: MakeRun) -> None:
+    cells = (Planned("s", "owm", "", 0, "a.json"), Planned("s", "owm", "", 1, "b.json"), Planned("s", "ewc", "", 0))
+    write_plan(Plan("table1", "Table 1", "methods = []", cells), tmp_path)
+    for name in ("a.json", "old.json"):
+        write(tmp_path, name, make_run())
+    (tmp_path / FAILURES).mkdir(parents=True)
+    (tmp_path / FAILURES / "b.txt").write_text("Too little memory.")
+    found = read_folder(tmp_path)
+    assert (found.title, found.planned) == ("Table 1", cells)
+    assert [result["file"] for result in found.results] == ["a.json"]
+    assert found.left_out == ["old.json"]
+    assert found.failures == {"b.json": "Too little memory."}
+
+
+def test_a_folder_that_is_not_there_is_said() -> None:
+    with pytest.raises(ValueError, match=r"no folder 'nowhere' with results. `cldnet bench"):
+        read_folder("nowhere")
+
+
+@pytest.mark.parametrize("content", ["{", '{"a": ', "\udce4", "[" * 100_000])
+def test_half_a_file_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "half.json").write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=r"half.json is not JSON"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": 99}, "layout 99"),
+        ({"config": 5}, "not a whole result .config missing or wrong"),
+        ({"seed": "0"}, "seed missing"),
+        ({"stream": {"name": "s"}}, "stream.hash missing"),
+        ({"scores": {}}, "scores.average_accuracy"),
+        ({"cell": []}, "cell missing"),
+    ],
+)
+def test_a_strangers_file_is_checked_before_anything_is_made_of_it(
+    tmp_path: Path, make_run: MakeRun, change: dict[str, Any], said: str
+) -> None:
+    write(tmp_path, "a.json", make_run() | change)
+    with pytest.raises(ValueError, match=said):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("plan", [[], {}, {"cells": [{"strem": "s"}]}, {"cells": [{"stream": 1}]}, {"cells": 5}])
+def test_a_plan_that_is_none_is_refused(tmp_path: Path, plan: Any) -> None:
+    filled = {"method": "owm", "label": "", "seed": 0}
+    if isinstance(plan, dict) and isinstance(plan.get("cells"), list):
+        plan = {"name": "", "title": "", "spec": "", "cells": [{**filled, **cell} for cell in plan["cells"]]}
+    write(tmp_path, PLAN, plan)
+    with pytest.raises(ValueError, match=r"is not a plan"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["docs/demo", "results/exact", "results/exact/curve", "results/ablation"])
+def test_the_results_of_earlier_versions_are_still_read(folder: str) -> None:
+    assert read_folder(ROOT / folder).results

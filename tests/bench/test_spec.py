@@ -1,0 +1,126 @@
+"""A bench as a person writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cldnet.bench.recording import Record
+from cldnet.bench.run import RunSpec
+from cldnet.bench.spec import Spec, read_spec
+
+SMALL = """
+title = "Small"
+streams = ["split-digits", "split-digits,online=10"]
+methods = ["owm", "exact"]
+seeds = [3, 1]
+
+[run]
+epochs = 2
+options = { lr = 0.5 }
+
+[record]
+features = 7
+
+[[configurations]]
+name = "constant α"
+methods = ["owm"]
+options = { alpha = { kind = "ConstantAlpha", value = 1.0 } }
+
+[[configurations]]
+name = "a small net"
+methods = ["owm"]
+streams = ["split-digits"]
+backbone_options = { widths = [8] }
+"""
+
+
+def written(tmp_path: Path, text: str) -> Spec:
+    path = tmp_path / "small.toml"
+    path.write_text(text)
+    return read_spec(path)
+
+
+def test_cells_are_methods_by_streams_by_seeds_by_the_configurations_that_are_for_them(tmp_path: Path) -> None:
+    spec = written(tmp_path, SMALL.replace("options = { lr = 0.5 }", ""))
+    assert (spec.name, spec.title, spec.text[:6]) == ("small", "Small", SMALL.replace("options", "")[:6])
+    assert [cell.name for cell in spec.cells()] == [
+        "split-digits/OWM, constant α/seed3",
+        "split-digits/OWM, constant α/seed1",
+        "split-digits/OWM, a small net/seed3",
+        "split-digits/OWM, a small net/seed1",
+        "split-digits/exact/seed3",
+        "split-digits/exact/seed1",
+        "split-digits,online=10/OWM, constant α/seed3",
+        "split-digits,online=10/OWM, constant α/seed1",
+        "split-digits,online=10/exact/seed3",
+        "split-digits,online=10/exact/seed1",
+    ]
+    assert {cell.record for cell in spec.cells()} == {Record(features=7)}
+
+
+def test_settings_lie_over_the_preset_and_configurations_over_both(tmp_path: Path) -> None:
+    first, _, third, *_ = written(tmp_path, SMALL.replace('"exact"]', '"ewc"]')).cells()
+    assert first.spec.epochs == 2
+    assert first.spec.batch_size == 16  # the preset's
+    assert first.spec.options == {"lr": 0.5, "alpha": {"kind": "ConstantAlpha", "value": 1.0}}
+    assert third.spec.options["lr"] == 0.5
+    assert third.spec.options["alpha"]["kind"] == "DecayingAlpha"  # the preset's
+    assert third.spec.backbone_options == {"widths": [8]}
+
+
+def test_another_backbone_does_not_get_the_options_of_the_presets(tmp_path: Path) -> None:
+    text = 'streams = ["split-mnist"]\nmethods = ["exact"]\n[run]\nbackbone = "random-relu"'
+    (cell,) = written(tmp_path, text).cells()
+    assert cell.spec == RunSpec("exact", backbone="random-relu", options={})
+    assert cell.spec.seed == 0
+
+
+def test_presets_of_a_folder_beside_the_file_go_first(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "split-digits.toml").write_text("[methods.owm]\nepochs = 77")
+    text = 'streams = ["split-digits"]\nmethods = ["owm"]\npresets = "mine"'
+    (cell,) = written(tmp_path, text).cells()
+    assert cell.spec.epochs == 77
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "answer"),
+    [
+        ("seeds = [3, 1]", "seed = [3]", "A bench has no 'seed'. Did you mean 'seeds'?"),
+        ("seeds = [3, 1]", "seeds = [3, 3]", "different whole numbers"),
+        ("seeds = [3, 1]", "seeds = 3", "different whole numbers"),
+        ("seeds = [3, 1]", "seeds = [-1]", "different whole numbers"),
+        ('"exact"]', '"exat"]', "There is no method 'exat'. Did you mean 'exact'?"),
+        ('"split-digits",', '"split-digit",', "There is no stream 'split-digit'"),
+        ("epochs = 2", "epoch = 2", "has no 'epoch'. Did you mean 'epochs'"),
+        ("epochs = 2", "epochs = 0", "epochs = 0; expected a whole number of at least 1"),
+        ("epochs = 2", "epochs = true", "epochs = True; expected a whole number"),
+        ("features = 7", "features = -7", "features=-7 should be a whole number"),
+        ("features = 7", "feature = 7", "has no 'feature'. Did you mean 'features'"),
+        ("features = 7", 'leaky = "no"', "leaky='no' should be true or false"),
+        ('name = "constant α"', "", "name=None should be text"),
+        ('name = "constant α"', 'name = "a small net"', "is there twice: give every configuration"),
+        (
+            'methods = ["owm"]\noptions',
+            'methods = ["ewc"]\noptions',
+            "is for 'ewc', which is none of the bench's methods",
+        ),
+        ('title = "Small"', "title = 3", "title=3 should be text"),
+        ('title = "Small"', 'presets = "nowhere"', "should be a folder beside the file"),
+        ('title = "Small"', "title = ", "is not TOML"),
+        ("[record]", "[records]", "A bench has no 'records'"),
+        ('streams = ["split-digits", "split-digits,online=10"]', "", "streams=None should be a list of names"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(tmp_path: Path, old: str, new: str, answer: str) -> None:
+    assert old in SMALL
+    with pytest.raises(ValueError, match=r"small\.toml") as error:
+        written(tmp_path, SMALL.replace(old, new, 1))
+    assert answer in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="There is no file"):
+        read_spec(tmp_path / "none.toml")

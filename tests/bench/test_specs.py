@@ -1,0 +1,93 @@
+"""The specifications in ``specs/``: that each can be run as it stands, without the data that it needs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cldnet.bench.cell import Cell
+from cldnet.bench.published import published_figures
+from cldnet.bench.spec import read_spec
+from cldnet.data.augment import Augment
+from cldnet.methods import build_learner
+from cldnet.methods.config import config_from_json
+from cldnet.methods.learner import Setting
+
+SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.toml"))
+#: Shape of one input, and number of classes.
+INPUTS = {
+    "split-digits": ((8, 8), 10),
+    "split-mnist": ((28, 28), 10),
+    "split-fmnist": ((28, 28), 10),
+    "split-cifar10": ((3, 32, 32), 10),
+    "split-cifar100": ((3, 32, 32), 100),
+    "split-imagenet-r,size=64": ((3, 64, 64), 200),
+}
+
+
+def cells_of(path: Path) -> list[Cell]:
+    """One cell for every stream, method and configuration; further seeds differ in nothing else."""
+    spec = read_spec(path)
+    return [cell for cell in spec.cells() if cell.spec.seed == spec.seeds[0]]
+
+
+CELLS = [pytest.param(cell, id=f"{path.stem}/{cell.name}") for path in SPECS for cell in cells_of(path)]
+
+
+def test_there_is_one_for_every_table_and_figure_of_the_paper_and_a_quick_one() -> None:
+    names = {path.stem for path in SPECS}
+    assert {"quick", *(f"table{number}" for number in range(1, 6)), "figure-rank", "figure-tsne"} <= names
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_each_says_how_it_is_run_and_how_long_it_takes(path: Path) -> None:
+    head = path.read_text().split("title =")[0]
+    assert f"cldnet bench specs/{path.name}" in head
+    assert re.search(r"\(about .*(minute|hour).* on 2 cores", head)
+    assert read_spec(path).title != path.stem
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_each_cell_names_options_that_its_method_and_backbone_have(cell: Cell) -> None:
+    shape, classes = INPUTS[cell.stream]
+    spec = cell.spec
+    if spec.augment:
+        Augment.from_text(spec.augment)
+    setting = Setting(shape, capacity=classes, seed=0)
+    learner = build_learner(
+        spec.method, setting, config_from_json(dict(spec.options)), spec.backbone, spec.backbone_options
+    )
+    assert learner.traits.one_pass or spec.batch_size <= 64
+
+
+def test_the_figures_have_as_many_seeds_as_the_paper_where_that_is_cheap() -> None:
+    seeds = {path.stem: len(read_spec(path).seeds) for path in SPECS}
+    assert seeds["table1"] == seeds["table5"] == 5
+    assert all(count >= 3 for name, count in seeds.items() if name != "figure-tsne")
+
+
+def test_configurations_bear_the_names_of_the_published_figures_that_they_stand_beside() -> None:
+    named = {(figure.stream, figure.method, figure.what) for figure in published_figures()}
+    [table2, table4, table5] = [read_spec(SPECS[0].parent / f"table{number}.toml") for number in (2, 4, 5)]
+    assert {("split-cifar100", "er", one.name) for one in table2.configurations} <= named
+    assert ("split-cifar100", "cldnet", table4.configurations[0].name) in named
+    assert ("split-mnist", "cldnet", table5.configurations[0].name) in named
+
+
+def test_the_rank_figure_has_three_hidden_layers_and_two_kinds_of_alpha() -> None:
+    cells = cells_of(SPECS[0].parent / "figure-rank.toml")
+    assert {len(cell.spec.backbone_options["widths"]) for cell in cells} == {3}
+    assert [cell.label for cell in cells] == [
+        "OWM, constant α",
+        "OWM, adaptive α",
+        "CLDNet (hbo), constant α",
+        "CLDNet (hbo), adaptive α",
+    ]
+    assert {cell.spec.options["alpha"]["kind"] for cell in cells} == {"ConstantAlpha", "AdaptiveAlpha"}
+
+
+def test_the_feature_figure_and_the_quick_one_record_features() -> None:
+    for name in ("figure-tsne", "quick"):
+        assert read_spec(SPECS[0].parent / f"{name}.toml").record.features >= 20
