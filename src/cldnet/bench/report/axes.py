@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cldnet.bench.report.scene import Label, Line, Place, Shape
@@ -123,7 +123,7 @@ def _start(block: Sequence[int], places: Sequence[float], gap: float) -> float:
 
 
 def beside(places: Sequence[Place], names: Sequence[str], corner: Place, far: Place) -> list[Label | None]:
-    """Find room for a name beside each mark, clear of all marks and of other names; None where there is none.
+    """Find room for a name near each mark, clear of all marks and of other names; None where there is none.
 
     Examples
     --------
@@ -131,29 +131,30 @@ def beside(places: Sequence[Place], names: Sequence[str], corner: Place, far: Pl
     ['start', 'end']
     """
     taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
-    labels: list[Label | None] = []
-    for (x, y), name in zip(places, names, strict=True):
-        width = LETTER * len(name)
-        options = [
-            (x + 10, y + 4, "start"),
-            (x - 10, y + 4, "end"),
-            *(
-                (x + dx, y + dy, anchor)
-                for dy in (-11, 19)
-                for dx, anchor in ((0, "middle"), (4, "start"), (-4, "end"))
-            ),
-        ]
-        chosen = None
-        for left, base, anchor in options:
-            start = left - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
-            box = (start, base + 3 - LINE, start + width, base + 3)
+    labels: list[Label | None] = [None] * len(places)
+    for number in sorted(range(len(places)), key=lambda number: places[number][1]):
+        for label in _near(places[number], names[number]):
+            width = LETTER * len(label.text)
+            left = label.place[0] - {"start": 0.0, "middle": width / 2, "end": width}[label.anchor]
+            box = (left, label.place[1] + 3 - LINE, left + width, label.place[1] + 3)
             inside = corner[0] <= box[0] and corner[1] <= box[1] and box[2] <= far[0] and box[3] <= far[1]
             if inside and not any(_touch(box, other) for other in taken):
-                chosen = Label((left, base), name, "name", anchor)
+                labels[number] = label
                 taken.append(box)
                 break
-        labels.append(chosen)
     return labels
+
+
+def _near(place: Place, name: str) -> Iterator[Label]:
+    """Places for a name, the best first: beside its mark, above or below, then farther and farther away."""
+    x, y = place
+    sides = ((10, "start"), (-10, "end"))
+    yield from (Label((x + right, y + 4), name, "name", anchor) for right, anchor in sides)
+    for down in (-11, 22):
+        yield from (Label((x + r, y + down), name, "name", at) for r, at in ((0, "middle"), (4, "start"), (-4, "end")))
+    for away in (18, 30, 42, 54):
+        for right, anchor in sides:
+            yield from (Label((x + 2 * right, y + 4 + down), name, "name", anchor) for down in (away, -away))
 
 
 def _touch(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

@@ -58,20 +58,22 @@ def memory(summaries: Sequence[Summary], looks: Looks) -> Plot | None:
     shown = [(s, s.accuracy, max(s.bytes_kept or 0, 1)) for s in summaries if s.accuracy is not None]
     if not shown:
         return None
-    x = log_axis([kept for *_, kept in shown], LEFT + 12, WIDTH + SIDE - 20, "bytes kept, all told", _short_bytes)
+    x = log_axis([kept for *_, kept in shown], LEFT + 12, WIDTH, "bytes kept, all told", _short_bytes)
     y = _accuracy_axis(
         [v for s, *_ in shown for v in scores_of(s, "average_accuracy")], "accuracy after the last task (↖ better)"
     )
     shapes = frame(x, y, WIDTH + SIDE, HEIGHT)
     places = [(x.scale(kept), y.scale(value)) for _, value, kept in shown]
-    for (s, value, kept), place in zip(shown, places, strict=True):
-        spread_ = s.accuracy_std or 0
-        ends = ((place[0], y.scale(max(value - spread_, y.scale.low))), (place[0], y.scale(min(value + spread_, 1))))
-        title = f"{s.name}: {s.accuracy_text}, {human_bytes(kept)}"
-        shapes += [Line(ends, "whisker", looks[s.name])] * (spread_ > 0)
-        shapes.append(Marks((place,), looks[s.name], title, 6, hollow=s.keeps_data))
     names = [clip(s.name, 28) + (" (grows)" if s.grows else "") for s, *_ in shown]
     labels = beside(places, names, (LEFT, TOP - 20), (WIDTH + SIDE, BOTTOM))
+    for (s, value, kept), place, label in zip(shown, places, labels, strict=True):
+        if label is not None and abs(label.place[1] - place[1]) > 22:  # far enough to ask whose name it is
+            shapes.append(Line((place, (label.place[0], label.place[1] - 4)), "lead", looks[s.name]))
+        low, high = (min(max(value + sign * (s.accuracy_std or 0), y.scale.low), 1.0) for sign in (-1, 1))
+        if high > low:
+            shapes.append(Line(((place[0], y.scale(low)), (place[0], y.scale(high))), "whisker", looks[s.name]))
+        title = f"{s.name}: {s.accuracy_text}, {human_bytes(kept)}"
+        shapes.append(Marks((place,), looks[s.name], title, 6, hollow=s.keeps_data))
     shapes += [label for label in labels if label is not None]
     figures = "; ".join(f"{s.name} {s.accuracy_text} with {human_bytes(kept)}" for s, _, kept in shown)
     rows = ((s.name, s.accuracy_text, human_bytes(b), yes_no(s.keeps_data), yes_no(s.grows)) for s, _, b in shown)
@@ -182,7 +184,7 @@ def _heat(matrix: Matrix) -> Scene:
             title = f"After task {i + 1}, task {j + 1}: {percent(value)}"
             shapes.append(Box((x, y), cell - 2, cell - 2, f"h{shade}", title))
             if cell > 12:  # in finer maps numbers would only be dirt
-                words = f"{100 * value:.{1 if cell == 40 else 0}f}"
+                words = f"{100 * value:.{1 if cell == 40 else 0}f}".replace("100.0", "100")
                 shapes.append(Label((x + cell / 2 - 1, y + cell / 2 + 3), words, f"t{shade}", "middle"))
     side = size * cell + 36
     return Scene(side, side, tuple(shapes))

@@ -46,8 +46,8 @@ def ranks(summaries: Sequence[Summary]) -> Plot | None:
     return Plot(
         "ranks",
         "Room left in the projectors",
-        "For each layer, left: the share of directions that old tasks have not used up (their eigenvalue in its projector "
-        f"is above {thresholds}); right: the mean eigenvalue. A layer at 0 cannot learn any more.",
+        "A line a layer. rank / width: the share of directions that old tasks have not used up (their eigenvalue in the "
+        f"layer’s projector is above {thresholds}); tr P / width: the mean eigenvalue. A layer at 0 cannot learn any more.",
         tuple(panels),
         Table(
             ("Method, layer", *(f"after {task}" for task in range(1, width + 1))),

@@ -53,7 +53,7 @@ def render_page(folder: Folder, summaries: Sequence[Summary], drawn: Drawn, link
             *(_stream(at, stream, drawn[stream], summaries) for at, stream in enumerate(drawn)),
             '<section aria-labelledby="runs-title">\n<h2 id="runs-title">Every run</h2>\n'
             "<p>Each figure above is a mean over some of these. Open a run to see what it takes to repeat and to check it.</p>",
-            html_table("runs", "Every run", run_columns, rows) + "\n</section>",
+            html_table("runs", "All runs, one a row", run_columns, rows) + "\n</section>",
             _leaks(summaries),
         )
     )
@@ -145,7 +145,7 @@ def _stream(at: int, stream: str, plots: Sequence[tuple[Plot, Sequence[str]]], s
     notes = [f"{text(name)} {NEEDS_THE_TASK}: it has no class-incremental accuracy to draw." for name in silent]
     if not any(s.runs for s in own):
         notes.append("Nothing was run on this stream yet.")
-    figures = "\n".join(_figure(f"stream-{at}", stream, plot, files) for plot, files in plots)
+    figures = "\n".join(_figure(stream, plot, files) for plot, files in plots)
     return (
         f'<section class="stream" data-stream="{text(stream)}" aria-labelledby="stream-{at}">\n'
         f'<h2 id="stream-{at}">{text(stream)}</h2>\n'
@@ -155,7 +155,7 @@ def _stream(at: int, stream: str, plots: Sequence[tuple[Plot, Sequence[str]]], s
     )
 
 
-def _figure(anchor: str, stream: str, plot: Plot, files: Sequence[str]) -> str:
+def _figure(stream: str, plot: Plot, files: Sequence[str]) -> str:
     groups: dict[str, list[Panel]] = {}
     for panel in plot.panels:
         groups.setdefault(panel.group, []).append(panel)
@@ -168,11 +168,11 @@ def _figure(anchor: str, stream: str, plot: Plot, files: Sequence[str]) -> str:
     key = "".join(f"<li>{key_mark(look)}{text(name)}</li>" for look, name in plot.key)
     links = " ".join(link(file, file.rpartition(".")[2].upper()) for file in files)
     return (
-        f'<section class="figure {plot.name}{" wide" * plot.wide}" aria-labelledby="{anchor}-{plot.name}">\n'
-        f'<h3 id="{anchor}-{plot.name}">{plot.title}</h3>\n<p class="caption">{plot.caption}</p>\n{drawings}\n'
+        f'<div class="figure {plot.name}{" wide" * plot.wide}">\n'
+        f'<h3>{plot.title}</h3>\n<p class="caption">{plot.caption}</p>\n{drawings}\n'
         + (f'<ul class="key{" always" * (not plot.named)}">{key}</ul>\n' if key else "")
         + f'<div class="foot"><details><summary>The same as numbers</summary>\n'
-        f'{_numbers(plot.table, f"{plot.title}, {stream}")}</details><span class="files">{links}</span></div>\n</section>'
+        f'{_numbers(plot.table, f"{plot.title}, {stream}")}</details><span class="files">{links}</span></div>\n</div>'
     )
 
 
