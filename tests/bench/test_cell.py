@@ -69,7 +69,14 @@ def test_file_names_have_nothing_that_a_file_system_minds() -> None:
     long = replace(CELL, stream="split-x,order=" + "+".join(["標籤"] * 99))
     assert len(long.file("hash").encode()) < 200
     name = replace(CELL, stream="folder:/home/me/my pets,size=64", label="").file("hash")
-    assert name.startswith("folder-home-me-my-pets,size=64_finetune_seed1_")
+    assert name.startswith("folder-my-pets,size=64_finetune_seed1_")
+
+
+def test_the_path_to_the_data_is_nobody_elses_business() -> None:
+    cell = replace(CELL, stream="table:/home/me/secret/pets.csv,label=kind,until=2")
+    told = json.dumps([cell.to_json(), cell.file("hash"), cell.name, cell.title])
+    assert "secret" not in told
+    assert "pets.csv,label=kind,until=2" in told
 
 
 def test_the_digest_of_a_methods_code_minds_no_comment() -> None:

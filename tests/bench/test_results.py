@@ -31,7 +31,7 @@ def test_without_a_plan_every_result_counts_and_other_files_do_not(tmp_path: Pat
 
 def test_a_plan_says_what_counts_what_is_left_out_and_what_failed(tmp_path: Path, make_run: MakeRun) -> None:
     cells = (Planned("s", "owm", "", 0, "a.json"), Planned("s", "owm", "", 1, "b.json"), Planned("s", "ewc", "", 0))
-    write_plan(Plan("table1", "Table 1", "methods = []", cells), tmp_path)
+    write_plan(Plan("table1", "Table 1", cells), tmp_path)
     for name in ("a.json", "old.json"):
         write(tmp_path, name, make_run())
     (tmp_path / FAILURES).mkdir(parents=True)
@@ -78,7 +78,7 @@ def test_a_strangers_file_is_checked_before_anything_is_made_of_it(
 def test_a_plan_that_is_none_is_refused(tmp_path: Path, plan: Any) -> None:
     filled = {"method": "owm", "label": "", "seed": 0}
     if isinstance(plan, dict) and isinstance(plan.get("cells"), list):
-        plan = {"name": "", "title": "", "spec": "", "cells": [{**filled, **cell} for cell in plan["cells"]]}
+        plan = {"name": "", "title": "", "cells": [{**filled, **cell} for cell in plan["cells"]]}
     write(tmp_path, PLAN, plan)
     with pytest.raises(ValueError, match=r"is not a plan"):
         read_folder(tmp_path)

@@ -58,7 +58,6 @@ def test_a_bench_runs_once_and_tells_what_is_left(spec: Path) -> None:
     assert "Fine-tuning, split-digits,until=2, seed 0:" in all_of_it
     assert "seed 1:" not in all_of_it  # not run again
     plan = json.loads((spec.parent / "out" / "plan.json").read_text())
-    assert plan["spec"] == SPEC
     assert {cell["file"] for cell in plan["cells"]} == {p.name for p in (spec.parent / "out").glob("split*.json")}
 
 

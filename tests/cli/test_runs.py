@@ -68,6 +68,7 @@ def test_the_version_is_shown() -> None:
         (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'"),
         (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'?"),
         (["--stream", "split-digits"], "A run needs --stream and --method"),
+        (["--again", str(Path(__file__)), "--epochs", "3"], "--again runs what the result file says"),
         (["--stream", "split-digits", "--method", "exact", "--epochs", "-3"], "epochs=-3 should be at least 1"),
         (
             ["--stream", "split-digits,online=5", "--method", "exact", "--epochs", "3"],

@@ -16,8 +16,9 @@ from typing import Any
 from cldnet.bench.recording import Record
 from cldnet.bench.run import RunSpec, run
 from cldnet.bench.wording import display_name
+from cldnet.data.spec import StreamSpec
 from cldnet.data.stream import Stream
-from cldnet.data.streams import stream_by_name
+from cldnet.data.streams import SOURCES, stream_by_name
 from cldnet.methods import read_method
 
 __all__ = ["Cell", "cell_of_result", "code_digest", "result_text", "run_cell", "stream_hash"]
@@ -56,21 +57,26 @@ class Cell:
     @property
     def name(self) -> str:
         """The cell's name for people and for patterns: stream, method or configuration, seed."""
-        return f"{self.stream}/{self.label or self.spec.method}/seed{self.spec.seed}"
+        return f"{self.shown_stream}/{self.label or self.spec.method}/seed{self.spec.seed}"
+
+    @property
+    def shown_stream(self) -> str:
+        """The stream's text without the path to its data, which is nobody else's business."""
+        return StreamSpec.parse(self.stream, SOURCES).shown
 
     @property
     def title(self) -> str:
         """The cell's name on the terminal."""
-        return f"{self.label or display_name(self.spec.method)}, {self.stream}, seed {self.spec.seed}"
+        return f"{self.label or display_name(self.spec.method)}, {self.shown_stream}, seed {self.spec.seed}"
 
     def load(self, data: Path | None = None) -> Stream:
         """Make the stream, with the class order of the seed."""
         return stream_by_name(self.stream, self.spec.seed, data=data)
 
     def to_json(self) -> dict[str, Any]:
-        """Give all that it takes to run the cell again, but for its data."""
+        """Give all that it takes to run the cell again, but for its data and the path to them."""
         return {
-            "stream": self.stream,
+            "stream": self.shown_stream,
             "label": self.label,
             "spec": self.spec.to_json(),
             "record": asdict(self.record),
@@ -86,7 +92,9 @@ class Cell:
 
     def file(self, stream_hash: str) -> str:
         """Name of the result's file."""
-        stream, label = (re.sub(r"[^\w.,=+-]+", "-", text) for text in (self.stream, self.label or self.spec.method))
+        stream, label = (
+            re.sub(r"[^\w.,=+-]+", "-", text) for text in (self.shown_stream, self.label or self.spec.method)
+        )
         names = f"{stream}_{label}".encode()[:120].decode(errors="ignore")  # file systems count bytes
         return f"{names}_seed{self.spec.seed}_{self.key(stream_hash)}.json"
 

@@ -52,11 +52,10 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a bench set out to do: its name and title, the text of its specification, and every run."""
+    """What a bench set out to do: its name and title, and every run."""
 
     name: str
     title: str
-    spec: str
     cells: tuple[Planned, ...]
 
 
@@ -93,7 +92,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_plan(Plan("quick", "Quick", "", (Planned("split-digits", "ewc", "", 0, "a.json"),)), Path(folder))
+    ...     write_plan(Plan("quick", "Quick", (Planned("split-digits", "ewc", "", 0, "a.json"),)), Path(folder))
     ...     found = read_folder(folder)
     >>> found.title, found.results, found.planned[0].method
     ('Quick', [], 'ewc')
@@ -153,7 +152,7 @@ def read_result(file: Path) -> dict[str, Any] | None:
 def write_plan(plan: Plan, folder: Path) -> None:
     """Write down what a folder is to hold."""
     cells = [asdict(cell) for cell in plan.cells]
-    content = {"schema": 1, "name": plan.name, "title": plan.title, "spec": plan.spec, "cells": cells}
+    content = {"schema": 1, "name": plan.name, "title": plan.title, "cells": cells}
     write_atomically(folder / PLAN, json.dumps(content, indent=1).encode())
 
 
@@ -167,7 +166,7 @@ def _read_plan(file: Path) -> Plan | None:
             texts = (cell.stream, cell.method, cell.label, cell.file or "")
             if not all(isinstance(text, str) for text in texts) or type(cell.seed) is not int:
                 raise TypeError(f"{cell} is no run")
-        return Plan(content["name"], content["title"], content["spec"], cells)
+        return Plan(content["name"], content["title"], cells)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{file} is not a plan ({error}): delete it, and start the bench again.") from error
 

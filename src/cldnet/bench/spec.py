@@ -53,8 +53,6 @@ class Spec:
     record : Record
     presets : Path, optional
         Folder of presets that come before the bundled ones.
-    text : str
-        The file's own text.
     """
 
     name: str
@@ -66,7 +64,6 @@ class Spec:
     configurations: tuple[Configuration, ...] = ()
     record: Record = Record()
     presets: Path | None = None
-    text: str = ""
 
     def cells(self) -> list[Cell]:
         """List every cell: stream by stream, method by method, seed by seed.
@@ -109,19 +106,18 @@ def read_spec(path: Path) -> Spec:
     ('small', 2)
     """
     try:
-        text = path.read_text("utf-8")
-        table = tomllib.loads(text)
+        table = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise ValueError(f"There is no file {str(path)!r}. Name a TOML file, such as specs/quick.toml.") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}.") from error
     try:
-        return _spec(path, text, table)
+        return _spec(path, table)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _spec(path: Path, text: str, table: Mapping[str, Any]) -> Spec:
+def _spec(path: Path, table: Mapping[str, Any]) -> Spec:
     known = ("title", "streams", "seeds", "methods", "presets", "run", "record", "configurations")
     _refuse_unknown(table, known, "A bench")
     presets = None if "presets" not in table else path.parent / _text(table, "presets")
@@ -142,7 +138,6 @@ def _spec(path: Path, text: str, table: Mapping[str, Any]) -> Spec:
         configurations=_configurations(table.get("configurations", []), streams, methods),
         record=_record(_table(table, "record")),
         presets=presets,
-        text=text,
     )
     names = [cell.name for cell in spec.cells()]
     twice = next((name for name in names if names.count(name) > 1), None)

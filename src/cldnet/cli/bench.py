@@ -92,7 +92,7 @@ def run_bench(
 
 def _chosen(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
     def wanted(cell: Cell, pattern: str) -> bool:
-        parts = cell.stream, cell.spec.method, cell.label, f"seed{cell.spec.seed}"
+        parts = cell.stream, cell.shown_stream, cell.spec.method, cell.label, f"seed{cell.spec.seed}"
         return pattern in parts or fnmatchcase(cell.name, pattern)
 
     for pattern in only:
@@ -150,7 +150,7 @@ def _prepare(spec: Spec, cells: Sequence[Cell], names: Sequence[str | Exception]
         ) from error
     planned = [
         Planned(
-            cell.stream,
+            cell.shown_stream,
             cell.spec.method,
             cell.label,
             cell.spec.seed,
@@ -158,7 +158,7 @@ def _prepare(spec: Spec, cells: Sequence[Cell], names: Sequence[str | Exception]
         )
         for cell, name in zip(cells, names, strict=True)
     ]
-    write_plan(Plan(spec.name, spec.title, spec.text, tuple(planned)), folder)
+    write_plan(Plan(spec.name, spec.title, tuple(planned)), folder)
 
 
 def _tell_of_other_code(watch: Any) -> None:

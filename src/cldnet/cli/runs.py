@@ -64,7 +64,7 @@ def run_command(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Run a result file's own cell again, and compare; with --data and no other option.",
+            help="Run a result file's own cell again, and compare; --data or --stream may tell where its data are.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights, shuffling and class order.")] = 0,
@@ -107,7 +107,13 @@ def run_command(
     from cldnet.store import write_atomically
 
     if again is not None:
-        repeat(again, data)
+        if any(
+            (method, epochs, batch_size, threads, options, backbone, backbone_options, validation, augment, normalise)
+        ):
+            raise ValueError(
+                "--again runs what the result file says: of the other options give only --data or --stream."
+            )
+        repeat(again, data, stream)
         return
     if not stream or not method:
         raise ValueError("A run needs --stream and --method; or --again with a result file.")
@@ -136,7 +142,7 @@ def run_command(
     say(f"Written to {path}")
 
 
-def repeat(file: Path, data: Path | None = None) -> None:
+def repeat(file: Path, data: Path | None = None, stream: str = "") -> None:
     """Run a result's cell again, with as many threads, and say whether the accuracies are the same to the last bit."""
     from dataclasses import replace
 
@@ -148,7 +154,7 @@ def repeat(file: Path, data: Path | None = None) -> None:
     if then is None:
         raise ValueError(f"{file} is no result of a run.")
     cell = cell_of_result(then)
-    cell = replace(cell, spec=replace(cell.spec, threads=then["threads"]))
+    cell = replace(cell, stream=stream or cell.stream, spec=replace(cell.spec, threads=then["threads"]))
     tasks = _load(cell, data, OnBad.stop)
     if tasks.hash != then["stream"]["hash"]:
         raise ValueError(f"{cell.stream} is another one now ({tasks.hash}) than in {file} ({then['stream']['hash']}).")

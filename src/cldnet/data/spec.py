@@ -111,8 +111,22 @@ class StreamSpec:
     @property
     def base(self) -> str:
         """The stream's name before it is varied; of a path only the last part, which is nobody else's business."""
+        return self._named(without=_VARIANTS)
+
+    @property
+    def shown(self) -> str:
+        """The whole text, as it may be shown to anybody: of a path only the last part.
+
+        Examples
+        --------
+        >>> StreamSpec.parse("folder:/home/me/photos,size=64,blurry=0.1", ["folder"]).shown
+        'folder:photos,size=64,blurry=0.1'
+        """
+        return self._named(without=())
+
+    def _named(self, without: Collection[str]) -> str:
         name = self.name if self.path is None else f"{self.name}:{Path(self.path).expanduser().resolve().name}"
-        kept = {key: text for key, (text, _) in self.options.items() if key not in _VARIANTS}
+        kept = {key: text for key, (text, _) in self.options.items() if key not in without}
         if kept.get("order", "").endswith(".json"):
             kept["order"] = Path(kept["order"]).name
         return name + "".join(f",{key}={text}" for key, text in kept.items())

@@ -145,7 +145,7 @@ def write_results(
                 if (stream, method, seed) not in missing:
                     (folder / file).write_text(json.dumps(change(made_up(stream, method, seed, tasks))))
     if plan:
-        content = {"schema": 1, "title": "A plan of mine", "name": "plan", "spec": "", "cells": cells}
+        content = {"schema": 1, "title": "A plan of mine", "name": "plan", "cells": cells}
         (folder / "plan.json").write_text(json.dumps(content))
     return folder
 

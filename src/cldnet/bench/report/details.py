@@ -74,6 +74,7 @@ def _facts(result: Result) -> dict[str, str]:
         "Bytes after each task": result.get("bytes_after_task"),
         "Growth in bytes, as declared": growth.get("declared"),
         "Growth in bytes, as measured": growth.get("measured"),
+        "Epochs with a loss that is no number": _lost(result) or None,
         "Parameters": f"{number(result['parameters']):,.0f}" if result.get("parameters") is not None else None,
         "Capacity (as the paper counts it)": result.get("capacity_paper"),
         "Threads": result.get("threads"),
@@ -86,6 +87,11 @@ def _facts(result: Result) -> dict[str, str]:
     }
 
 
+def _lost(result: Result) -> int:
+    """Count epochs whose loss was not finite, which JSON cannot say."""
+    return sum(loss is None for task in result.get("losses") or () for loss in task)
+
+
 def _listed(items: Mapping[str, Any], say: Any) -> str:
     return ", ".join(f"{name} {say(value)}" for name, value in items.items())
 
@@ -96,4 +102,5 @@ def _json(value: Any) -> str:
 
 def _losses(result: Result) -> list[list[float]]:
     with legible(result, "losses"):
-        return [[float(f"{number(loss):.3g}") for loss in task] for task in result.get("losses") or ()]
+        told = [[loss for loss in task if loss is not None] for task in result.get("losses") or ()]
+        return [[float(f"{number(loss):.3g}") for loss in task] for task in told]
