@@ -86,8 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
     kills = 0
     while kills < chosen.kills:
         process = start(chosen.spec, killed, chosen.jobs)
-        # Long enough for a cell or two, so that the kills reach the bench's end as well as its beginning.
-        moment = draw.uniform(0, 3 * length / chosen.kills + 8)
+        # From the first moment to half of a whole bench, so that some kills meet its beginning and some its end.
+        moment = draw.uniform(0, length / 2)
         try:
             process.wait(moment)
         except subprocess.TimeoutExpired:

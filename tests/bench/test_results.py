@@ -30,7 +30,11 @@ def test_without_a_plan_every_result_counts_and_other_files_do_not(tmp_path: Pat
 
 
 def test_a_plan_says_what_counts_what_is_left_out_and_what_failed(tmp_path: Path, make_run: MakeRun) -> None:
-    cells = (Planned("s", "owm", "", 0, "a.json"), Planned("s", "owm", "", 1, "b.json"), Planned("s", "ewc", "", 0))
+    cells = (
+        Planned("s", "owm", "", 0, "a.json"),
+        Planned("s", "owm", "", 1, "b.json"),
+        Planned("s", "ewc", "", 0, None, "There is no MNIST."),
+    )
     write_plan(Plan("table1", "Table 1", cells), tmp_path)
     for name in ("a.json", "old.json"):
         write(tmp_path, name, make_run())
@@ -41,6 +45,7 @@ def test_a_plan_says_what_counts_what_is_left_out_and_what_failed(tmp_path: Path
     assert [result["file"] for result in found.results] == ["a.json"]
     assert found.left_out == ["old.json"]
     assert found.failures == {"b.json": "Too little memory."}
+    assert [found.why_not(cell) for cell in found.planned] == ["", "Too little memory.", "There is no MNIST."]
 
 
 def test_a_folder_that_is_not_there_is_said() -> None:

@@ -189,7 +189,7 @@ def test_several_folders_share_one_table(make_run: MakeRun) -> None:
 def test_a_run_that_another_folder_has_is_not_missing(make_run: MakeRun) -> None:
     run = make_run("owm")
     there = folder(run, path="a", planned=(Planned("split-digits", "owm", "", 0, run["file"]),))
-    here = folder(path="b", planned=(Planned("split-digits", "owm", "", 0, None),))
+    here = folder(path="b", planned=(Planned("split-digits", "owm", "", 0, None, "It was not found."),))
     assert entry(build_table([here, there]), "OWM").missing == ()
 
 
@@ -198,6 +198,7 @@ def test_notes_tell_what_failed_what_was_left_out_and_what_was_mixed(make_run: M
     runs[0]["code"] = "a"
     planned = (
         Planned("split-digits", "ewc", "", 3, "e.json"),
+        *(Planned("split-mnist", "ewc", "", seed, None, "There is no MNIST here.") for seed in (0, 1)),
         *(Planned("split-digits", "owm", "", r["seed"], r["file"]) for r in runs),
     )
     failures = {"e.json": "There was too little\nmemory.", runs[0]["file"]: "It succeeded since."}
@@ -206,6 +207,7 @@ def test_notes_tell_what_failed_what_was_left_out_and_what_was_mixed(make_run: M
         "2 result files in results/here are of another plan or of an older version of a method, and left out: x.json, "
         "y.json.",
         "EWC failed on split-digits, seed 3: There was too little memory.",
+        "split-mnist could not be read: There is no MNIST here.",
         "OWM rests on runs with different threads 1 and 2; torch 2.12 and 2.13; code of the method.",
     )
 

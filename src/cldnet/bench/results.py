@@ -84,6 +84,10 @@ class Folder:
     left_out: list[str] = field(default_factory=list)
     failures: Mapping[str, str] = field(default_factory=dict)
 
+    def why_not(self, cell: Planned) -> str:
+        """Why a planned run has no result, as far as that is known: it failed, or its data were not found."""
+        return cell.why if cell.file is None else self.failures.get(cell.file, "")
+
 
 def read_folder(folder: str | os.PathLike[str]) -> Folder:
     """Read all results of a folder (not of folders within it).
@@ -163,7 +167,7 @@ def _read_plan(file: Path) -> Plan | None:
         content = json.loads(file.read_bytes())
         cells = tuple(Planned(**cell) for cell in content["cells"])
         for cell in cells:
-            texts = (cell.stream, cell.method, cell.label, cell.file or "")
+            texts = (cell.stream, cell.method, cell.label, cell.file or "", cell.why)
             if not all(isinstance(text, str) for text in texts) or type(cell.seed) is not int:
                 raise TypeError(f"{cell} is no run")
         return Plan(content["name"], content["title"], cells)

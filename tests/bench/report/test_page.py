@@ -197,3 +197,21 @@ def test_colours_can_be_read(palette: dict[str, str]) -> None:
         assert contrast(palette[f"s{number}"], palette["paper"]) >= 4.5
     for step in range(SHADES):
         assert contrast(palette[f"h{step}"], ink_on(palette[f"h{step}"])) >= 4.5
+
+
+def test_streams_that_could_not_be_read_and_losses_that_are_no_numbers_are_told(
+    tmp_path: Path, write_results: Writer
+) -> None:
+    def diverged(result: dict[str, Any]) -> dict[str, Any]:
+        return result | {"losses": [[1.0, None], [None, None]]}
+
+    folder = write_results(tmp_path, methods=("owm",), seeds=1, plan=True, change=diverged)
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["cells"].append(
+        {"stream": "split-mnist", "method": "owm", "label": "", "seed": 0, "file": None, "why": "There is no <MNIST>."}
+    )
+    (folder / "plan.json").write_text(json.dumps(plan))
+    page = write_report(folder).page.read_text("utf-8")
+    assert "split-mnist could not be read: There is no &lt;MNIST&gt;." in page
+    assert "Epochs with a loss that is no number" in page
+    assert '"losses":[[1.0],[]]' in page

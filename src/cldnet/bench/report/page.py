@@ -68,15 +68,15 @@ def render_page(folder: Folder, summaries: Sequence[Summary], drawn: Drawn, link
 
 
 def _rows(folder: Folder, summaries: Sequence[Summary]) -> list[Row]:
-    files = {(cell.stream, cell.method, cell.label, cell.seed): cell.file for cell in folder.planned}
+    reasons = {(cell.stream, cell.method, cell.label, cell.seed): folder.why_not(cell) for cell in folder.planned}
     rows = []
     for summary in summaries:
         rows += [Row(summary, int(result["seed"]), result) for result in summary.results]
         cell = summary.results[0].get("cell", {}) if summary.results else {}
         stream = cell.get("stream", summary.stream)
         for seed in summary.missing:
-            file = files.get((stream, summary.method, summary.label, seed))
-            rows.append(Row(summary, seed, None, folder.failures.get(file or "", "")))
+            why = reasons.get((stream, summary.method, summary.label, seed), "")
+            rows.append(Row(summary, seed, None, why))
     return rows
 
 
@@ -94,6 +94,8 @@ def _head(folder: Folder, summaries: Sequence[Summary]) -> str:
     for file, reason in folder.failures.items():
         if file not in files:
             notices.append(f"<li>Failed when last tried: <code>{text(file)}</code>. {text(reason)}</li>")
+    unread = dict.fromkeys((cell.stream, cell.why) for cell in folder.planned if cell.why)
+    notices += [f"<li>{text(stream)} could not be read: {text(why)}</li>" for stream, why in unread]
     if folder.left_out:
         listed = ", ".join(f"<code>{text(name)}</code>" for name in folder.left_out)
         notices.append(f"<li>Left out, since they are not of this plan: {listed}.</li>")

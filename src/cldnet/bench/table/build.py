@@ -77,7 +77,7 @@ def _planned(folders: Iterable[Folder]) -> list[Planned]:
     """All plans as one. A folder that lacks the data cannot name a file; another one may have it."""
     cells = dict.fromkeys(cell for folder in folders for cell in folder.planned)
     known = {replace(cell, file=None) for cell in cells if cell.file is not None}
-    return [cell for cell in cells if cell.file is not None or cell not in known]
+    return [cell for cell in cells if cell.file is not None or replace(cell, why="") not in known]
 
 
 def _any(found: Mapping[str, Summary]) -> Summary:

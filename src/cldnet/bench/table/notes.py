@@ -53,13 +53,20 @@ def _left_out(folder: Folder) -> Iterator[str]:
 
 
 def _failures(folder: Folder) -> Iterator[str]:
-    """Why planned runs failed, unless they succeeded since."""
+    """Why planned runs failed, unless they succeeded since; said once of all runs that lack the same data."""
     there = {result["file"] for result in folder.results}
+    unread: dict[tuple[str, str], None] = {}
     for cell in folder.planned:
-        failure = None if cell.file is None or cell.file in there else folder.failures.get(cell.file)
-        if failure is not None:
-            why = clip(" ".join(failure.split()).rstrip("."), 300)
+        failure = "" if cell.file in there else folder.why_not(cell)
+        if not failure:
+            continue
+        why = clip(" ".join(failure.split()).rstrip("."), 300)
+        if cell.file is None:
+            unread[cell.stream, why] = None
+        else:
             yield f"{cell.label or display_name(cell.method)} failed on {cell.stream}, seed {cell.seed}: {why}."
+    for stream, why in unread:
+        yield f"{stream} could not be read: {why}."
 
 
 def _mixed(name: str, results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
