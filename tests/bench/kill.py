@@ -58,15 +58,6 @@ def kill(process: subprocess.Popen[bytes], draw: random.Random) -> str:
     return what
 
 
-def wait_until_alone(folder: Path, seconds: float = 30.0) -> None:
-    """Children of a killed process end by themselves; the next bench may start before, but here each kill is looked at."""
-    until = time.monotonic() + seconds
-    while (
-        time.monotonic() < until and subprocess.run(["pgrep", "-f", "spawn_main"], capture_output=True).returncode == 0
-    ):
-        time.sleep(0.1)
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("spec", type=Path)
@@ -95,7 +86,6 @@ def main(arguments: list[str] | None = None) -> int:
             kills += 1
         else:  # it was finished before: begin anew, so that every kill meets a bench at work
             what = "finished by itself"
-            wait_until_alone(killed)
             assert figures(killed) == figures(whole), "a finished table differs"
             for path in killed.glob("*.json"):
                 path.unlink()
