@@ -2,9 +2,9 @@
 
     python tests/bench/kill.py specs/quick.toml --kills 20
 
-An uninterrupted bench comes first. Then the same one is killed (``kill -9``, the whole process group, or only one of its
-processes) at random moments; after each kill every result file must be whole, and no finished one may change. At the end the
-tables of both must be the same, figure for figure. Exits with 1 if anything of this does not hold.
+An uninterrupted bench comes first. Then the same one is killed (``kill -9``, the whole process group, or only the process
+that was started) at random moments; after each kill every result file must be whole, and no finished one may change. At the
+end the tables of both must be the same, figure for figure. Exits with 1 if anything of this does not hold.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def finished(folder: Path) -> dict[str, tuple[int, int]]:
     """Result files that are there, each of which must be whole, with what would show that one was written again."""
     found = {}
     for path in folder.glob("*_seed*.json"):
-        assert json.loads(path.read_bytes())["matrix"] is not None, f"{path} is not whole"
+        assert json.loads(path.read_bytes())["scores"], f"{path} is not whole"
         found[path.name] = (path.stat().st_mtime_ns, path.stat().st_ino)
     return found
 

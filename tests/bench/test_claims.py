@@ -68,7 +68,7 @@ def _foreign(folder: Path, age: float) -> Path:
 
 
 def test_the_claim_of_another_machine_holds_for_a_minute_and_no_longer(tmp_path: Path) -> None:
-    claims = Claims(tmp_path)
+    claims = Claims(tmp_path, doubt=0)
     _foreign(tmp_path, age=50)
     assert claims.owner("cell") == "process 1 on elsewhere"
     with claims.hold("cell") as mine:
@@ -81,12 +81,12 @@ def test_the_claim_of_another_machine_holds_for_a_minute_and_no_longer(tmp_path:
 
 def test_many_at_once_follow_a_stale_claim_with_one(tmp_path: Path) -> None:
     _foreign(tmp_path, age=70)
-    assert _eight_at_once(Claims(tmp_path)).count(True) == 1
+    assert _eight_at_once(Claims(tmp_path, doubt=0.1)).count(True) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_whoever_slept_too_long_leaves_the_claim_of_his_follower_alone(tmp_path: Path) -> None:
-    claims = Claims(tmp_path, stale=0.05, beat=1000)  # no sign of life comes in time
+    claims = Claims(tmp_path, stale=0.05, beat=1000, doubt=0)  # no sign of life comes in time
     with claims.hold("cell") as sleeper:
         time.sleep(0.1)
         follower = claims.hold("cell")
@@ -102,6 +102,15 @@ def test_signs_of_life_keep_a_claim_fresh(tmp_path: Path) -> None:
     with claims.hold("cell"):
         time.sleep(1.0)
         assert claims.owner("cell") is not None
+
+
+def test_an_owner_that_wakes_up_in_time_keeps_its_claim(tmp_path: Path) -> None:
+    claim = _foreign(tmp_path, age=70)
+    waking = threading.Timer(0.2, os.utime, [claim])
+    waking.start()
+    with Claims(tmp_path, doubt=1.0).hold("cell") as mine:
+        assert not mine
+    waking.join()
 
 
 def _hold_for_ever(folder: Path, pipe: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,29 @@ def test_a_folder_of_ones_own_goes_first(own: Path) -> None:
     assert preset("split-digits,online=5", "ewc", 4, 2, folder=own) == expected
 
 
-def test_a_method_that_ones_own_file_lacks_comes_from_the_library(own: Path, tmp_path: Path) -> None:
-    assert preset("split-digits", "owm", 0, folder=own) == preset("split-digits", "owm", 0)
+def test_a_method_that_ones_own_file_lacks_comes_from_the_library_with_ones_own_budget(
+    own: Path, tmp_path: Path
+) -> None:
+    assert preset("split-digits", "owm", 0, folder=own) == replace(preset("split-digits", "owm", 0), epochs=3)
     assert preset("split-digits", "ewc", 0, folder=tmp_path / "nowhere") == preset("split-digits", "ewc", 0)
 
 
 def test_where_nobody_has_the_method_ones_own_common_settings_hold(own: Path) -> None:
     assert preset("split-digits", "mine", 0, folder=own) == RunSpec("mine", epochs=3)
+
+
+def test_all_methods_have_one_budget_whoever_has_their_settings(tmp_path: Path) -> None:
+    file = tmp_path / "split-digits.toml"
+    for common, budget in (
+        ("[common]\nepochs = 3\nbatch_size = 64\n", (3, 64)),
+        ("[common]\nbatch_size = 64\n", (10, 64)),
+        ("", (10, 16)),
+    ):
+        file.write_text(f"{common}[methods.ewc]\noptions = {{ lr = 0.7 }}\n")
+        specs = [preset("split-digits", method, 0, folder=tmp_path) for method in ("ewc", "owm", "exact", "mine")]
+        assert {(spec.epochs, spec.batch_size) for spec in specs} == {budget}
+    file.write_text("[common]\nepochs = 3\n[methods.ewc]\nepochs = 5\n")
+    assert preset("split-digits", "ewc", 0, folder=tmp_path).epochs == 5  # said of this method, for all to see
 
 
 def test_the_story_of_a_choice_changes_no_run(own: Path) -> None:

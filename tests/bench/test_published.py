@@ -66,6 +66,30 @@ def test_the_figures_that_are_doubted_say_why() -> None:
     assert all(published_for(*key)[0].note.endswith(".") for key in doubted)
 
 
+def test_rehearsal_in_table_2_is_doubted_even_handedly() -> None:
+    notes = {(f.method, f.what): f.note for f in of_table(2)}
+    assert all(notes.values())
+    for what in ("buffer 200", "buffer 500", "buffer 2000"):
+        for method in ("lider", "dualhsic"):  # the paper's caption says what they are built upon
+            assert notes[method, what].startswith("Built upon X-DER-RPC")
+            assert f"{mean('split-cifar100', 'xder-rpc', 'buffer 500, from scratch', 'mammoth')}" in notes[method, what]
+
+
+def test_what_is_doubted_of_one_method_is_doubted_of_others_with_such_a_figure() -> None:
+    low = [f for f in of_table(1) if f.stream == "split-mnist" and 30 < f.mean < 50]
+    assert {f.method for f in low} == {"ewc", "mas", "oewc", "si", "icnet"}
+    assert len({f.note for f in low}) == 1
+    assert low[0].note
+
+
+def test_numbers_keep_the_digits_that_were_printed() -> None:
+    [figure] = read_published(ENTRY.replace("1.5", "40") % ", std = 0.10, capacity = 1.80")
+    assert figure.std is not None
+    assert figure.capacity is not None
+    assert (figure.mean.text, figure.std.text, figure.capacity.text) == ("40", "0.10", "1.80")
+    assert (figure.mean, figure.std) == (40, 0.1)
+
+
 def test_options_of_a_stream_make_no_difference() -> None:
     assert published_for("split-mnist,until=2", "owm") == published_for("split-mnist", "owm") != ()
     assert published_for("split-digits", "owm") == ()
@@ -83,6 +107,8 @@ def test_options_of_a_stream_make_no_difference() -> None:
         (ENTRY.replace("mean = 1.5", 'what = "x"') % "", "mean = None"),
         (ENTRY.replace("X, Table 1", "") % "", "need a source"),
         (ENTRY % "" + "\n" + ENTRY % "", "twice"),
+        ('[names]\nease = "EASE"\n' + ENTRY % "", "'ease' among their names, and no figure of it"),
+        ('[notes]\nwhy = "So."\n' + ENTRY % "", "'why' among their notes, and no figure of it"),
     ],
 )
 def test_a_figure_that_is_not_whole_is_refused(text: str, said: str) -> None:

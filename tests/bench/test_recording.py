@@ -72,3 +72,9 @@ def test_growth_that_was_declared_is_growth_that_was_measured(method: str) -> No
 def test_nonsense_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="should be"):
         Record(**bad)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_laid_out_is_not_drawn() -> None:
+    assert tsne(torch.zeros(40, 5), seed=0) == ([], 0.0)  # scikit-learn would crash
+    assert tsne(torch.full((40, 5), torch.nan), seed=0) == ([], 0.0)
+    assert len(tsne(torch.arange(40.0)[:, None], seed=2**40)[0]) == 40  # vectors of one number

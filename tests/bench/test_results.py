@@ -11,6 +11,7 @@ from cldnet.bench.results import FAILURES, PLAN, Plan, Planned, read_folder, wri
 
 MakeRun = Callable[..., dict[str, Any]]
 ROOT = Path(__file__).parents[2]
+SCORES = dict.fromkeys(("average_accuracy", "average_incremental_accuracy", "forgetting", "task_il_accuracy"), 0.5)
 
 
 def write(folder: Path, name: str, content: object) -> None:
@@ -38,12 +39,14 @@ def test_a_plan_says_what_counts_what_is_left_out_and_what_failed(tmp_path: Path
     write_plan(Plan("table1", "Table 1", cells), tmp_path)
     for name in ("a.json", "old.json"):
         write(tmp_path, name, make_run())
+    (tmp_path / "notes.json").write_text("no JSON, and nobody's business")
+    write(tmp_path, "settings.json", {"lr": 0.1})
     (tmp_path / FAILURES).mkdir(parents=True)
     (tmp_path / FAILURES / "b.txt").write_text("Too little memory.")
     found = read_folder(tmp_path)
     assert (found.title, found.planned) == ("Table 1", cells)
     assert [result["file"] for result in found.results] == ["a.json"]
-    assert found.left_out == ["old.json"]
+    assert found.left_out == ["notes.json", "old.json"]
     assert found.failures == {"b.json": "Too little memory."}
     assert [found.why_not(cell) for cell in found.planned] == ["", "Too little memory.", "There is no MNIST."]
 
@@ -66,9 +69,20 @@ def test_half_a_file_is_named(tmp_path: Path, content: str) -> None:
         ({"schema": 99}, "layout 99"),
         ({"config": 5}, "not a whole result .config missing or wrong"),
         ({"seed": "0"}, "seed missing"),
-        ({"stream": {"name": "s"}}, "stream.hash missing"),
-        ({"scores": {}}, "scores.average_accuracy"),
+        ({"stream": {"name": "s", "class_order": []}}, r"stream\.hash missing"),
+        ({"stream": {"name": "s", "hash": "h", "class_order": 5}}, r"stream\.class_order missing"),
+        ({"stream": {"name": [], "hash": "h", "class_order": []}}, r"stream\.name missing"),
+        ({"scores": {}}, r"scores\.average_accuracy"),
+        ({"scores": {**SCORES, "task_il_accuracy": 1.5}}, r"a\.json has scores\.task_il_accuracy = 1\.5; .* 0 to 1"),
+        ({"scores": {**SCORES, "average_accuracy": -0.1}}, r"average_accuracy = -0\.1; expected a number from 0 to 1"),
+        ({"scores": {**SCORES, "forgetting": -1.1}}, r"forgetting = -1\.1; expected a number from -1 to 1, or null"),
+        ({"scores": {**SCORES, "forgetting": float("nan")}}, r"forgetting = nan; expected a number"),
+        ({"scores": {**SCORES, "forgetting": True}}, r"forgetting = True; expected a number"),
         ({"cell": []}, "cell missing"),
+        ({"cell": {"stream": ["s"]}}, r"cell\.stream missing"),
+        ({"label": None}, "label missing"),
+        ({"code": ["c"]}, "code missing"),
+        ({"config": json.loads('{"a":' * 100 + "1" + "}" * 100)}, "config missing"),
     ],
 )
 def test_a_strangers_file_is_checked_before_anything_is_made_of_it(
@@ -76,6 +90,21 @@ def test_a_strangers_file_is_checked_before_anything_is_made_of_it(
 ) -> None:
     write(tmp_path, "a.json", make_run() | change)
     with pytest.raises(ValueError, match=said):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("score", [0, 1, -1, 0.5, None])
+def test_scores_at_their_bounds_and_scores_that_are_none_are_read(
+    tmp_path: Path, make_run: MakeRun, score: float | None
+) -> None:
+    write(tmp_path, "a.json", make_run() | {"scores": {**SCORES, "forgetting": score}})
+    assert read_folder(tmp_path).results[0]["scores"]["forgetting"] == score
+
+
+@pytest.mark.parametrize("wrong", [{"title": ["T"]}, {"name": 5}])
+def test_a_plan_whose_title_is_no_text_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    write(tmp_path, PLAN, {"name": "", "title": "", "cells": [], **wrong})
+    with pytest.raises(ValueError, match="name and title should be texts"):
         read_folder(tmp_path)
 
 

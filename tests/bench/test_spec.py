@@ -13,7 +13,7 @@ from cldnet.bench.spec import Spec, read_spec
 SMALL = """
 title = "Small"
 streams = ["split-digits", "split-digits,online=10"]
-methods = ["owm", "exact"]
+methods = ["owm", "ewc"]
 seeds = [3, 1]
 
 [run]
@@ -43,25 +43,25 @@ def written(tmp_path: Path, text: str) -> Spec:
 
 
 def test_cells_are_methods_by_streams_by_seeds_by_the_configurations_that_are_for_them(tmp_path: Path) -> None:
-    spec = written(tmp_path, SMALL.replace("options = { lr = 0.5 }", ""))
+    spec = written(tmp_path, SMALL)
     assert (spec.name, spec.title) == ("small", "Small")
     assert [cell.name for cell in spec.cells()] == [
         "split-digits/OWM, constant α/seed3",
         "split-digits/OWM, constant α/seed1",
         "split-digits/OWM, a small net/seed3",
         "split-digits/OWM, a small net/seed1",
-        "split-digits/exact/seed3",
-        "split-digits/exact/seed1",
+        "split-digits/ewc/seed3",
+        "split-digits/ewc/seed1",
         "split-digits,online=10/OWM, constant α/seed3",
         "split-digits,online=10/OWM, constant α/seed1",
-        "split-digits,online=10/exact/seed3",
-        "split-digits,online=10/exact/seed1",
+        "split-digits,online=10/ewc/seed3",
+        "split-digits,online=10/ewc/seed1",
     ]
     assert {cell.record for cell in spec.cells()} == {Record(features=7)}
 
 
 def test_settings_lie_over_the_preset_and_configurations_over_both(tmp_path: Path) -> None:
-    first, _, third, *_ = written(tmp_path, SMALL.replace('"exact"]', '"ewc"]')).cells()
+    first, _, third, *_ = written(tmp_path, SMALL).cells()
     assert first.spec.epochs == 2
     assert first.spec.batch_size == 16  # the preset's
     assert first.spec.options == {"lr": 0.5, "alpha": {"kind": "ConstantAlpha", "value": 1.0}}
@@ -92,7 +92,8 @@ def test_presets_of_a_folder_beside_the_file_go_first(tmp_path: Path) -> None:
         ("seeds = [3, 1]", "seeds = [3, 3]", "different whole numbers"),
         ("seeds = [3, 1]", "seeds = 3", "different whole numbers"),
         ("seeds = [3, 1]", "seeds = [-1]", "different whole numbers"),
-        ('"exact"]', '"exat"]', "There is no method 'exat'. Did you mean 'exact'?"),
+        ('"ewc"]', '"ewcc"]', "There is no method 'ewcc'. Did you mean 'ewc'?"),
+        ('"ewc"]', '"exact"]', "Method 'exact' does not take lr"),
         ('"split-digits",', '"split-digit",', "There is no stream 'split-digit'"),
         ("epochs = 2", "epoch = 2", "has no 'epoch'. Did you mean 'epochs'"),
         ("epochs = 2", "epochs = 0", "epochs = 0; expected a whole number of at least 1"),
@@ -104,8 +105,8 @@ def test_presets_of_a_folder_beside_the_file_go_first(tmp_path: Path) -> None:
         ('name = "constant α"', 'name = "a small net"', "is there twice: give every configuration"),
         (
             'methods = ["owm"]\noptions',
-            'methods = ["ewc"]\noptions',
-            "is for 'ewc', which is none of the bench's methods",
+            'methods = ["pnn"]\noptions',
+            "is for 'pnn', which is none of the bench's methods",
         ),
         ('title = "Small"', "title = 3", "title=3 should be text"),
         ('title = "Small"', 'presets = "nowhere"', "should be a folder beside the file"),

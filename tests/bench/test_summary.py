@@ -47,6 +47,26 @@ def test_the_same_run_twice_counts_once(make_run: MakeRun) -> None:
     assert summary.seeds == (0, 1)
 
 
+def test_a_run_that_came_out_otherwise_the_second_time_is_set_aside(make_run: MakeRun) -> None:
+    [summary] = summarise([make_run(matrix=0.9), make_run(matrix=0.8, file="b.json"), make_run(matrix=0.9, file="c")])
+    assert summary.accuracy == pytest.approx(0.9)
+    assert [result["file"] for result in summary.set_aside] == ["b.json"]
+
+
+def test_a_configuration_has_one_name_on_all_streams(make_run: MakeRun) -> None:
+    def tried(stream: str, lr: float, epochs: int) -> dict[str, Any]:
+        return make_run(stream=stream, config={"epochs": epochs, "method": {"lr": lr}})
+
+    summaries = summarise([tried("a", 0.1, 5), tried("a", 0.2, 5), tried("b", 0.1, 9), tried("c", 0.3, 9)])
+    assert [s.variant for s in summaries] == ["lr=0.1", "lr=0.2", "lr=0.1", "lr=0.3"]
+    assert [s.variant for s in summarise([tried("a", 0.1, 5), tried("b", 0.2, 9)])] == ["", ""]
+
+
+def test_differences_that_do_not_show_are_numbered(make_run: MakeRun) -> None:
+    summaries = summarise([make_run(config={"method": {"lr": lr}}) for lr in (1, "1")])
+    assert [s.variant for s in summaries] == ["lr=1", "lr=1, no. 2"]
+
+
 def test_a_method_that_needs_the_task_says_so_instead_of_a_number(make_run: MakeRun) -> None:
     [summary] = summarise([make_run("pnn", matrix=None), make_run("pnn", matrix=None, seed=1)])
     assert summary.matrix is None
@@ -121,7 +141,7 @@ def test_runs_with_different_numbers_of_tasks_are_not_averaged(make_run: MakeRun
         summarise([make_run(), make_run(matrix=[[0.9]], seed=1)])
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "0.5", True, 10**400])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "0.5", True, 10**400, 1e308])
 def test_what_is_no_finite_number_is_refused(bad: object, make_run: MakeRun) -> None:
     with pytest.raises(ValueError, match="finite number"):
         summarise([make_run(seconds={"total": bad})])

@@ -87,12 +87,30 @@ def test_one_task_has_nothing_to_forget(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("score", "shown"), [("forgetting", "10.00"), ("capacity", "1.25"), ("kept", "0.00"), ("seconds", "3.00")]
+    ("score", "shown"), [("forgetting", "10.00"), ("capacity", "1.25"), ("kept", "0.00150"), ("seconds", "3.00")]
 )
 def test_other_scores_are_shown_in_their_own_unit(score: str, shown: str, make_run: MakeRun) -> None:
     table = build_table([folder(make_run("owm"))], score=score)
     assert text_of(table, "OWM") == [shown]
     assert f"({table.score.unit})" in as_markdown(table)
+
+
+@pytest.mark.parametrize(
+    ("kept", "shown"),
+    [
+        ((1500,), "0.00150"),
+        ((1500, 1501), "0.00150 ± 0.00000"),
+        ((1_234_567, 1_334_567), "1.28 ± 0.07"),
+        ((98_765_432,), "98.8"),
+        ((4_321_098_765,), "4321"),
+        ((0,), "0.00"),
+    ],
+)
+def test_what_is_kept_has_three_digits_however_little_it_is(kept: Any, shown: str, make_run: MakeRun) -> None:
+    runs = [make_run("owm", seed=n, bytes={"weights": b - b // 3, "data": b // 3}) for n, b in enumerate(kept)]
+    table = build_table([folder(*runs)], score="kept")
+    assert text_of(table, "OWM") == [shown]
+    assert records(table)[0]["mean"] == shown.partition(" ")[0]
 
 
 def test_differences_are_paired_by_seed_and_data(make_run: MakeRun) -> None:
@@ -167,7 +185,25 @@ def test_capacity_and_task_il_have_published_figures_of_their_own(make_run: Make
     assert [q.mean for q in entry(build_table([runs], score="capacity"), "PNN", "split-cifar100").published] == [1.71]
     table = build_table([runs], score="task-il")
     assert text_of(table, "PNN")[1].startswith("54.90 ± 0.92")
+    assert {"DEN", "RCL", "APD"} <= {row.name for row in table.rows}
     assert "LiDER" not in [row.name for row in table.rows]
+
+
+def test_figures_with_the_task_known_do_not_stand_among_those_without(make_run: MakeRun) -> None:
+    table = build_table([folder(make_run("pnn", None, stream="split-cifar100"))])
+    assert entry(table, "PNN", "split-cifar100").published == ()
+    assert not {"DEN", "RCL", "APD"} & {row.name for row in table.rows}
+    assert "LiDER" in [row.name for row in table.rows]
+
+
+def test_published_figures_keep_the_digits_that_were_printed(make_run: MakeRun) -> None:
+    table = build_table([folder(make_run("owm", stream="split-cifar100"))])
+    assert re.fullmatch("37.8[⁰-⁹¹²³]+", text_of(table, "PASS")[1])
+    assert text_of(table, "ER (replay)")[1].startswith("18.09 ± 1.33")
+    [line] = [line for line in records(table) if line["row"] == "ER (replay)"]
+    assert (line["published"], line["published_sd"]) == ("18.09 | 28.25 | 43.18", "1.33 | 0.69 | 2.00")
+    [line] = [line for line in records(table) if line["row"] == "FeTrIL"]
+    assert line["published"] == "37.0"
 
 
 def test_a_stream_with_options_says_that_published_figures_have_none(make_run: MakeRun) -> None:
@@ -210,6 +246,55 @@ def test_notes_tell_what_failed_what_was_left_out_and_what_was_mixed(make_run: M
         "split-mnist could not be read: There is no MNIST here.",
         "OWM rests on runs with different threads 1 and 2; torch 2.12 and 2.13; code of the method.",
     )
+
+
+def test_notes_tell_of_a_run_that_does_not_count_since_it_came_out_otherwise(make_run: MakeRun) -> None:
+    folders = [folder(make_run("owm", accuracy), path=path) for accuracy, path in ((0.9, "a"), (0.8, "b"), (0.9, "c"))]
+    table = build_table(folders)
+    assert text_of(table, "OWM") == ["90.00"]
+    assert table.notes == (
+        "OWM on split-digits has two runs of seed 0 with different accuracies: a/split-digits_owm__seed0.json counts, and "
+        "b/split-digits_owm__seed0.json does not.",
+    )
+
+
+def test_a_configuration_shares_a_row_though_one_stream_has_another_one_too(make_run: MakeRun) -> None:
+    def tried(stream: str, lr: float) -> dict[str, Any]:
+        return make_run("owm", lr, stream=stream, config={"method": {"lr": lr}})
+
+    table = build_table([folder(tried("a", 0.1), tried("b", 0.1), tried("b", 0.2))])
+    assert [row.name for row in table.rows] == ["OWM (lr=0.1)", "OWM (lr=0.2)"]
+    assert text_of(table, "OWM (lr=0.1)") == ["10.00", "10.00"]
+    assert text_of(table, "OWM (lr=0.2)") == ["not run", "20.00"]
+
+
+def test_what_was_not_run_at_all_on_a_stream_makes_no_row_beside_its_configurations(make_run: MakeRun) -> None:
+    runs = [make_run("owm", lr, config={"method": {"lr": lr}}, file=f"{lr}.json") for lr in (0.1, 0.2)]
+    planned = [Planned("split-digits", "owm", "", 0, run["file"]) for run in runs]
+    planned += [Planned("split-mnist", "owm", "", 0, "none.json"), Planned("split-mnist", "ewc", "", 0, "no.json")]
+    table = build_table([folder(*runs, planned=tuple(planned))], published=False)
+    assert [row.name for row in table.rows] == ["OWM (lr=0.1)", "OWM (lr=0.2)", "EWC"]
+    assert text_of(table, "OWM (lr=0.1)") == ["10.00", "not run"]
+    assert entry(table, "OWM (lr=0.1)", "split-mnist").missing == (0,)
+
+
+def in_order(run: dict[str, Any], order: list[int]) -> dict[str, Any]:
+    return {**run, "stream": {**run["stream"], "class_order": order}}
+
+
+def test_class_orders_are_said_to_differ_only_where_they_do(make_run: MakeRun) -> None:
+    def said(*runs: dict[str, Any]) -> str:
+        return as_markdown(build_table([folder(*runs)]))
+
+    runs = {s: [make_run("owm", stream=s, seed=n) for n in range(3)] for s in ("a", "b")}
+    own = [in_order(run, [n, 3]) for n, run in enumerate(runs["a"])]
+    same = [in_order(run, [0, 1]) for run in runs["b"]]
+    assert "over 3 seeds; a seed has its own class order and weights." in said(*own)
+    assert "over 3 seeds; all in the same class order, a seed has its own weights." in said(*same)
+    assert "some seeds the same class order." in said(same[0], same[1], in_order(same[2], [1, 0]))
+    assert "class order" not in said(own[0], same[0])
+    both = said(*own, *same)
+    assert "; on a, a seed has its own class order and weights; on b, all in the same class order," in both
 
 
 def test_every_markdown_entry_leads_to_its_files(make_run: MakeRun) -> None:

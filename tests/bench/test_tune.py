@@ -144,6 +144,8 @@ def test_the_best_is_found_and_goes_into_the_preset_with_its_story(tmp_path: Pat
     assert story["ranges"] == {"lr": "0.003 to 0.3, logarithmic"}
     assert set(story["versions"]) == {"cldnet", "torch", "numpy", "python", "optuna"}
     assert "TPE" in story["sampler"]
+    assert story["threads"] == [a_result()["threads"]]
+    assert story["command"].endswith("--jobs 1")
     assert load_presets("split-digits", tmp_path / "presets")["methods"]["exact"]["validation"] > 0
 
 
@@ -197,6 +199,26 @@ def test_a_finished_search_runs_nothing_again_and_more_trials_go_on_from_it(tmp_
     assert all(list(longer[method].trials[:5]) == list(one.trials) for method, one in first.items())
 
 
+def test_a_search_that_goes_on_with_other_threads_says_so(tmp_path: Path) -> None:
+    searched(tmp_path, ["finetune"], trials=2)
+    for trial in told(tmp_path):
+        for file in trial["files"]:
+            path = tmp_path / "out" / file
+            path.write_text(json.dumps({**json.loads(path.read_text()), "threads": 7}))
+    found = searched(tmp_path, ["finetune"], trials=3)["finetune"]
+    usual = a_result()["threads"]
+    assert found.threads == sorted({7, usual})
+    assert [trial["threads"] for trial in told(tmp_path)] == [[7, 7], [7, 7], [usual, usual]]
+    story = load_presets("split-digits", tmp_path / "presets")["methods"]["finetune"]["provenance"]
+    assert story["threads"] == found.threads
+
+
+def test_a_failed_run_is_tried_afresh_when_a_search_goes_on(tmp_path: Path) -> None:
+    failed = searched(tmp_path, ["finetune"], Runner(fails_above_a_tenth), trials=12)["finetune"].failed
+    assert failed
+    assert searched(tmp_path, ["finetune"], Runner(hill), trials=12)["finetune"].failed == 0
+
+
 def test_a_failed_trial_counts_and_tells_why(tmp_path: Path) -> None:
     found = searched(tmp_path, ["finetune"], Runner(fails_above_a_tenth), trials=12)["finetune"]
     failed = [trial for trial in told(tmp_path) if trial["state"] == "failed"]
@@ -246,6 +268,21 @@ def test_a_budget_of_its_own_is_kept_with_the_method(tmp_path: Path) -> None:
     runner = Runner(hill)
     searched(tmp_path, ["finetune", "ewc"], runner, seeds=(5,))
     assert {(cell.spec.epochs, cell.spec.batch_size) for cell in runner.ran} == {(10, 16)}  # equal for all again
+
+
+def test_a_budget_is_written_down_where_the_library_has_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = load_presets("split-digits") | {"common": {"epochs": 4, "batch_size": 32}}
+    monkeypatch.setattr(
+        "cldnet.bench.preset.load_presets",
+        lambda name, folder=None: library if folder is None else load_presets(name, folder),
+    )
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "split-digits.toml").write_text("[methods.owm]\noptions = { lr = 0.25 }\n")
+    searched(tmp_path, ["finetune"], epochs=10)  # which is also what a run has by default
+    spec = preset("split-digits", "finetune", 0, folder=tmp_path / "presets")
+    assert (spec.epochs, spec.batch_size) == (10, 32)
 
 
 def test_what_a_preset_fixes_beside_options_is_used_and_kept(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -133,10 +135,11 @@ def test_stopping_ends_the_processes_and_gives_their_claims_back(tmp_path: Path)
 def test_what_killed_processes_left_half_written_is_swept_away(tmp_path: Path) -> None:
     claims = tmp_path / ".bench" / "claims"
     claims.mkdir(parents=True)
-    old, older, fresh = tmp_path / ".a.json.12.tmp", claims / ".34.draft", tmp_path / ".b.json.56.tmp"
-    for path in (old, older, fresh):
+    old, fresh = (tmp_path / f".split_exact_seed{n}_ab.json.0123456789abcdef.tmp" for n in (0, 1))
+    older, other = claims / ".34.draft", tmp_path / ".of another program.tmp"
+    for path in (old, older, fresh, other):
         path.write_text("half")
-    for path in (old, older):
+    for path in (old, older, other):
         os.utime(path, (path.stat().st_mtime - 100,) * 2)
     execute([], tmp_path, jobs=1)
     assert [path.exists() for path in (old, older, fresh)] == [
@@ -144,3 +147,50 @@ def test_what_killed_processes_left_half_written_is_swept_away(tmp_path: Path) -
         False,
         True,
     ]  # somebody may be writing the last one
+
+
+def test_whoever_slept_while_another_ran_its_cell_leaves_the_result_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+
+    def finished_by_another(*_: object) -> dict[str, object]:
+        path.write_text("the other one's")
+        return {}
+
+    monkeypatch.setattr("cldnet.bench.worker.run_cell", finished_by_another)
+    assert perform(Job(CELLS[0], path, 1, None), silently) == ("present", None)
+    assert path.read_text() == "the other one's"
+
+
+def test_a_method_that_breaks_leaves_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "broken_method.py").write_text(
+        "from cldnet.methods.finetune import Finetune\n"
+        "class Broken(Finetune):\n"
+        "    def observe(self, batch):\n"
+        "        return {}['nothing']\n"
+    )
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom cldnet.bench.cell import Cell\nfrom cldnet.bench.run import RunSpec\n"
+        "from cldnet.bench.workers import execute\n"
+        "if __name__ == '__main__':\n"
+        "    cell = Cell('split-digits,until=1', RunSpec('broken_method:Broken'))\n"
+        "    print(execute([cell], Path(sys.argv[1]), jobs=1).failures[0])\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(script), str(tmp_path / "out")]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert told.startswith("KeyError: 'nothing' (traceback in ")
+    (trace,) = (tmp_path / "out" / ".bench" / "failures").glob("*.trace")
+    assert "return {}['nothing']" in trace.read_text()
+
+
+def test_a_failure_that_cannot_be_written_down_does_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / ".bench").mkdir()
+    (tmp_path / ".bench" / "failures").write_text("no folder can be made here")
+    wrong = Cell("split-digits,until=2", RunSpec("finetune", options={"lr": -1}))
+    outcome = execute([wrong, CELLS[0]], tmp_path, jobs=1)
+    assert "lr=-1" in outcome.failures[0]
+    assert outcome.files[1] is not None

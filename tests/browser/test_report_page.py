@@ -116,20 +116,41 @@ def test_the_keyboard_sorts_opens_and_filters(page: Page) -> None:
 
 
 def test_everything_that_can_be_worked_is_reached_by_tab_in_order(page: Page) -> None:
-    places = []
-    for _ in range(14):
+    places, reached = [], set()
+    parts = [
+        "nav",
+        "#filters",
+        "#results thead",
+        "#results .open",
+        ".memory summary",
+        ".features .files",
+        "#runs thead",
+    ]
+    for _ in range(200):
         page.keyboard.press("Tab")
-        places.append(page.evaluate("document.activeElement.getBoundingClientRect().top + scrollY"))
-        style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        assert style != "none"
-    assert all(after >= before - 12 for before, after in pairwise(places))  # things in one line differ in height
+        seen = page.evaluate(
+            """(parts) => {
+                const focused = document.activeElement, { top, bottom } = focused.getBoundingClientRect();
+                const covered = bottom <= 0 || top >= innerHeight || getComputedStyle(focused).outlineStyle === "none";
+                return [parts.filter((part) => focused.closest(part)), top + scrollY, covered];
+            }""",
+            parts,
+        )
+        reached.update(seen[0])
+        places.append(seen[1])
+        assert not seen[2]
+        if "#runs thead" in reached:
+            break
+    assert reached == set(parts)
+    first = places[:14]  # further down, plots stand side by side
+    assert all(after >= before - 12 for before, after in pairwise(first))  # things in one line differ in height
 
 
 def test_filters_count_what_they_show_and_are_taken_back(page: Page) -> None:
     count = page.locator("output")
-    assert count.inner_text() == "14 of 14 results, 42 of 42 runs shown"
+    assert count.inner_text() == "14 of 14 results, 42 of 42 runs match"
     page.locator("select[name=stream]").select_option("split-mnist")
-    assert count.inner_text() == "7 of 14 results, 21 of 42 runs shown"
+    assert count.inner_text() == "7 of 14 results, 21 of 42 runs match"
     visible = page.locator("section.stream:visible")
     assert [section.get_attribute("data-stream") for section in visible.all()] == ["split-mnist"]
     page.get_by_label("keeps no data").check()
@@ -138,7 +159,7 @@ def test_filters_count_what_they_show_and_are_taken_back(page: Page) -> None:
     assert "PNN" not in column(page, "results", "Method")
     page.get_by_role("button", name="Clear").click()
     page.locator("select[name=method]").select_option("ER (replay)")
-    assert count.inner_text() == "2 of 14 results, 6 of 42 runs shown"
+    assert count.inner_text() == "2 of 14 results, 6 of 42 runs match"
     assert column(page, "runs", "Accuracy")[-1] == "not run"
 
 
@@ -198,6 +219,61 @@ def test_without_a_script_all_rows_are_there_and_nothing_is_dead(browser: Browse
     page.context.close()
 
 
+def test_a_method_opens_to_why_its_runs_are_missing(browser: Browser, tmp_path: Path) -> None:
+    failures = tmp_path / ".bench" / "failures"
+    failures.mkdir(parents=True)
+    (failures / "split-digits_ewc_seed1_00.txt").write_text("MemoryError: <no room>")
+    missing = [("split-digits", "ewc", 1), ("split-digits", "ewc", 2)]
+    page = opened(browser, report_of(tmp_path, methods=("ewc",), plan=True, missing=missing))
+    page.locator("#results .open").first.click()
+    said = page.locator("#results .more li").all_inner_texts()
+    assert said[0].startswith("Seed 0: accuracy ")
+    assert said[1:] == ["Seed 1: failed: MemoryError: <no room>", "Seed 2: not run"]
+    page.context.close()
+
+
+def test_the_focus_goes_to_the_first_new_row_where_no_more_are_left_to_show(browser: Browser, tmp_path: Path) -> None:
+    page = opened(browser, report_of(tmp_path, methods=("ewc",), seeds=150, tasks=1))
+    button = page.get_by_role("button", name="Show 50 more of 50")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.count() == 0
+    assert page.evaluate("document.activeElement.ariaLabel") == "Details of EWC, split-digits, seed 100"
+    page.context.close()
+
+
+@pytest.mark.parametrize("width", [641, 768, 900, 1024, 1280])
+def test_filters_do_not_cover_what_a_link_leads_to(browser: Browser, report: Path, width: int) -> None:
+    page = opened(browser, report, viewport={"width": width, "height": 700})
+    page.get_by_role("navigation").get_by_role("link", name="split-mnist").click()
+    page.wait_for_function("scrollY > 500")
+    heading, filters = (page.locator(place).bounding_box() for place in ("#stream-1", "#filters"))
+    assert heading is not None
+    assert filters is not None
+    assert heading["y"] >= filters["y"] + filters["height"]
+    page.context.close()
+
+
+def test_paper_has_no_line_for_numbers_that_are_folded(browser: Browser, report: Path) -> None:
+    page = opened(browser, report)
+    page.locator(".memory summary").first.click()
+    page.emulate_media(media="print")
+    assert page.locator(".foot:visible").count() == 1
+    page.context.close()
+
+
+def the_edge_is_inside_a_row(page: Page) -> bool:
+    """Tell whether the box of runs ends well within a row, so that one sees that there are more."""
+    within: list[float] = page.evaluate(
+        """() => {
+            const edge = document.querySelector(".runs.tall").getBoundingClientRect().bottom;
+            return [...document.querySelectorAll("#runs tbody tr")].map((row) => row.getBoundingClientRect())
+                .filter((row) => row.top < edge && row.bottom > edge).map((row) => (edge - row.top) / row.height);
+        }"""
+    )
+    return len(within) == 1 and 0.2 < within[0] < 0.9
+
+
 # The page measures itself, layout included; the best of three, since a busy machine is not the page's fault.
 MEASURE = """() => {
   const time = (act) => Math.min(...[0, 1, 2].map(() => {
@@ -220,14 +296,15 @@ def test_two_thousand_runs_sort_and_filter_in_a_fifth_of_a_second(browser: Brows
     report = report_of(tmp_path, streams=streams, methods=methods, seeds=20, change=lambda result: result | light)
     assert report.stat().st_size < 8e6
     page = opened(browser, report)
-    assert page.locator("output").inner_text() == "100 of 100 results, 2000 of 2000 runs shown"
+    assert page.locator("output").inner_text() == "100 of 100 results, 2,000 of 2,000 runs match"
     times = page.evaluate(MEASURE)
     assert len(times) == 14
     assert max(times) < 200
     page.get_by_label("Search").fill("")
+    assert the_edge_is_inside_a_row(page)
     head(page, "runs", "Accuracy").click()
     shown = column(page, "runs", "Accuracy")
-    page.get_by_role("button", name="Show 100 more of 1900").click()
+    page.get_by_role("button", name="Show 100 more of 1,900").click()
     assert column(page, "runs", "Accuracy")[: len(shown)] == shown
     assert len(column(page, "runs", "Accuracy")) == 200
     page.context.close()

@@ -68,7 +68,8 @@ def test_the_version_is_shown() -> None:
         (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'"),
         (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'?"),
         (["--stream", "split-digits"], "A run needs --stream and --method"),
-        (["--again", str(Path(__file__)), "--epochs", "3"], "--again runs what the result file says"),
+        (["--again", str(Path(__file__)), "--epochs", "3"], "what the result file says: leave --epochs out"),
+        (["--again", str(Path(__file__))], "what the result file says: leave --out out"),
         (["--stream", "split-digits", "--method", "exact", "--epochs", "-3"], "epochs=-3 should be at least 1"),
         (
             ["--stream", "split-digits,online=5", "--method", "exact", "--epochs", "3"],
@@ -123,6 +124,26 @@ def test_a_result_file_can_be_run_again_and_compared(tmp_path: Path) -> None:
     assert "The versions then" in answer.output
 
 
+def test_a_result_file_does_not_choose_what_code_is_loaded(tmp_path: Path) -> None:
+    arguments = [
+        "run",
+        "--stream",
+        "split-digits,until=1",
+        "--method",
+        "cldnet.methods.finetune:Finetune",
+        "--epochs",
+        "1",
+    ]
+    assert runner.invoke(app, [*arguments, "--threads", "1", "--out", str(tmp_path)]).exit_code == 0
+    (path,) = tmp_path.glob("*.json")
+    answer = runner.invoke(app, ["run", "--again", str(path)])
+    assert "is code of its own: say --method cldnet.methods.finetune:Finetune" in str(answer.exception)
+    answer = runner.invoke(app, ["run", "--again", str(path), "--method", "ewc"])
+    assert "leave --method out" in str(answer.exception)
+    answer = runner.invoke(app, ["run", "--again", str(path), "--method", "cldnet.methods.finetune:Finetune"])
+    assert "bit for bit" in answer.output
+
+
 def test_a_result_of_other_data_is_not_run_again(tmp_path: Path) -> None:
     assert runner.invoke(app, [*EXACT, "--threads", "1", "--out", str(tmp_path)]).exit_code == 0
     (path,) = tmp_path.glob("*.json")
@@ -161,7 +182,11 @@ def test_a_backbone_and_its_options_reach_the_run(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.json")
     result = json.loads(path.read_text())
     assert result["backbone"] == "patches"
-    assert result["config"]["backbone_options"] == {"filters": 30, "size": 4, "windows": 2, "mirror": False}
+    options = result["config"]["backbone_options"]
+    assert {name: options[name] for name in ("filters", "size", "windows", "mirror")} == {
+        "filters": 30, "size": 4, "windows": 2, "mirror": False,
+    }  # fmt: skip
+    assert options["threshold"] == 0.25  # what nobody set is told as well
     assert result["scores"]["average_accuracy"] > 0.97
 
 
@@ -179,7 +204,7 @@ def test_a_preset_of_another_backbone_gives_no_options(small_data: Path, tmp_pat
     answer = runner.invoke(app, [*arguments, "--data", str(small_data), "--out", str(tmp_path)])
     assert answer.exit_code == 0, answer.output
     (path,) = tmp_path.glob("*.json")
-    assert json.loads(path.read_text())["config"]["backbone_options"] == {}
+    assert json.loads(path.read_text())["config"]["backbone_options"] == {"features": 1000}
 
 
 def test_a_validation_part_takes_the_place_of_the_test_data(tmp_path: Path) -> None:

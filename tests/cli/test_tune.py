@@ -84,17 +84,14 @@ def test_a_search_tells_of_every_trial_and_ends_with_a_table(folder: Path, monke
 
 
 def test_options_reach_the_search(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = (
-        "--methods ewc --trials 1 --seeds 3 --on first=2 --share 0.3 --epochs 4 --batch-size 8 --out o --presets p"
-    )
-    answer = invoke(monkeypatch, Made(), *arguments.split())
+    expected = "--methods ewc --trials 1 --seeds 3 --on first=2 --share 0.3 --epochs 4 --batch-size 8 --jobs 3"
+    answer = invoke(monkeypatch, Made(), *expected.split(), "--out", "o", "--presets", "p")
     assert answer.exit_code == 0, answer.output
     (trial,) = json.loads(Path("o/trials.json").read_text())["trials"]
     assert (trial["stream"], trial["seeds"]) == ("split-digits,validation=0.3,until=2", [3])
     presets = load_presets("split-digits", Path("p"))
     assert presets["common"] == {"epochs": 4, "batch_size": 8}
     command = presets["methods"]["ewc"]["provenance"]["command"]
-    expected = "--methods ewc --trials 1 --seeds 3 --on first=2 --share 0.3 --epochs 4 --batch-size 8"
     assert command == f"cldnet tune split-digits {expected}"
 
 

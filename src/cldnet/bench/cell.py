@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import cldnet
 from cldnet.bench.recording import Record
 from cldnet.bench.run import RunSpec, run
 from cldnet.bench.wording import display_name
@@ -90,6 +91,10 @@ class Cell:
         text = json.dumps([what, stream_hash], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
+    def same(self) -> str:
+        """What two cells have in common if they are the same but for threads, and for data that cannot be looked at."""
+        return json.dumps([self.shown_stream, self.label, self.key("")])
+
     def file(self, stream_hash: str) -> str:
         """Name of the result's file."""
         stream, label = (
@@ -119,8 +124,9 @@ def cell_of_result(result: Mapping[str, Any]) -> Cell:
     """Make the cell that a result came from."""
     try:
         told = result["cell"]
-        return Cell(told["stream"], RunSpec.from_json(told["spec"]), told["label"], Record(**told["record"]))
-    except (KeyError, TypeError) as error:
+        spec, record = RunSpec.from_json(told["spec"]), Record(**told["record"])
+        return Cell(str(told["stream"]), spec, str(told["label"]), record)
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"This result does not tell how to run it again ({error} is missing or wrong): an older version made it."
         ) from error
@@ -142,30 +148,49 @@ def result_text(result: Mapping[str, Any]) -> bytes:
 
 
 @cache
-def stream_hash(stream: str, seed: int, data: Path | None = None) -> str:
-    """Hash of a stream with the class order of a seed; read once.
+def stream_hash(stream: str, seed: int, data: Path | None = None) -> str | Exception:
+    """Hash of a stream with the class order of a seed, or why it cannot be made; read once.
 
     Examples
     --------
-    >>> stream_hash("split-digits", 0) == stream_hash("split-digits", 0), len(stream_hash("split-digits", 1))
-    (True, 16)
+    >>> stream_hash("split-digits", 0) == stream_hash("split-digits", 1), len(stream_hash("split-digits", 1))
+    (False, 16)
     """
-    return stream_by_name(stream, seed, data=data).hash
+    try:
+        return stream_by_name(stream, seed, data=data).hash
+    except (ValueError, OSError, ImportError) as error:
+        return error
 
 
+@cache
 def code_digest(method: str) -> str:
-    """Digest of the code of a method's file, its comments and docstrings left out.
+    """Digest of the code that a method rests on, without comments and docstrings.
+
+    That is the files of its class and of those it is derived from, the parts, nets and mathematics of this library, and the
+    training loop.
 
     Examples
     --------
     >>> len(code_digest("ewc"))
     12
     """
-    file = inspect.getsourcefile(read_method(method))
-    if file is None:
-        return "unknown"
-    tree = ast.parse(Path(file).read_bytes())
+    library = Path(cldnet.__file__).parent
+    shared = [path for room in ("math", "nets", "methods/parts") for path in (library / room).glob("*.py")]
+    classes = [
+        each for each in read_method(method).__mro__ if not each.__module__.startswith(("torch", "builtins", "abc"))
+    ]
+    own = {Path(file) for each in classes if (file := inspect.getsourcefile(each)) is not None}
+    digest = hashlib.sha256()
+    for path in sorted({*shared, *own, library / "fit.py"}, key=lambda path: path.name):
+        digest.update(_bare(path))
+    return digest.hexdigest()[:12]
+
+
+@cache
+def _bare(file: Path) -> bytes:
+    """The syntax of a file, its comments and docstrings left out."""
+    tree = ast.parse(file.read_bytes())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+    return hashlib.sha256(ast.dump(tree).encode()).digest()

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -22,6 +23,7 @@ __all__ = ["BEAT", "STALE", "Claims"]
 
 #: Seconds between two signs of life, and seconds without one until a claim is anybody's.
 BEAT, STALE = 5.0, 60.0
+_UNKNOWN = "unknown"
 
 
 class Claims:
@@ -31,6 +33,9 @@ class Claims:
     ----------
     folder : Path
         It is made when the first claim is.
+    stale, beat, doubt : float
+        Seconds: see `STALE` and `BEAT`; and how long a claim that looks stale is watched before it is taken over, since a
+        machine that wakes up finds the claims of its own processes old until their next sign of life.
 
     Examples
     --------
@@ -42,8 +47,8 @@ class Claims:
     True False
     """
 
-    def __init__(self, folder: Path, stale: float = STALE, beat: float = BEAT) -> None:
-        self.folder, self.stale, self.beat = folder, stale, beat
+    def __init__(self, folder: Path, stale: float = STALE, beat: float = BEAT, doubt: float = 2 * BEAT) -> None:
+        self.folder, self.stale, self.beat, self.doubt = folder, stale, beat, doubt
 
     @contextmanager
     def hold(self, name: str) -> Iterator[bool]:
@@ -79,13 +84,13 @@ class Claims:
     def _claim(self, name: str) -> Path | None:
         self.folder.mkdir(parents=True, exist_ok=True)
         numbers = self._numbers(name)
-        if numbers and not self._is_stale(self._file(name, numbers[-1])):
+        if numbers and not self._is_dead(self._file(name, numbers[-1])):
             return None
         claim = self._file(name, numbers[-1] + 1 if numbers else 0)
         # Written under another name and linked: a claim is never seen without its owner.
         draft = self.folder / f".{secrets.token_hex(8)}.draft"
-        draft.write_text(json.dumps(_me()))
         try:
+            draft.write_text(json.dumps(_me()))
             _link(draft, claim)
         except FileExistsError:
             return None
@@ -113,11 +118,17 @@ class Claims:
         endings = (path.name.removeprefix(f"{name}.") for path in self.folder.glob(f"{name}.*"))
         return sorted(int(ending) for ending in endings if ending.isdigit())
 
-    def _is_stale(self, claim: Path) -> bool:
-        told = _read(claim)
-        if told.get("where") == _me()["where"] and told.get("born") != _born(told.get("process")):
+    def _is_dead(self, claim: Path) -> bool:
+        """Whether a claim's owner is gone for good; one that was only silent for long gets a moment to show itself."""
+        if _is_gone(_read(claim)):
             return True
-        return self._age(claim) > self.stale
+        if not self._is_stale(claim):
+            return False
+        time.sleep(self.doubt)
+        return self._is_stale(claim)
+
+    def _is_stale(self, claim: Path) -> bool:
+        return _is_gone(_read(claim)) or self._age(claim) > self.stale
 
     def _age(self, path: Path) -> float:
         """Seconds since a file was written or renewed, by the clock of the file system; 0 if it is gone this very moment."""
@@ -129,6 +140,14 @@ class Claims:
             return 0.0
         finally:
             probe.unlink(missing_ok=True)
+
+
+def _is_gone(told: dict[str, str]) -> bool:
+    """Whether a claim is of a process of this machine that is no more."""
+    if told.get("where") != _here()[1]:
+        return False
+    now = _born(told.get("process"))
+    return now is None or (_UNKNOWN not in (now, told.get("born")) and now != told.get("born"))
 
 
 def _link(draft: Path, claim: Path) -> None:
@@ -160,7 +179,7 @@ def _here() -> tuple[str, str]:
 def _me() -> dict[str, str]:
     host, where = _here()
     process = str(os.getpid())
-    return {"host": host, "where": where, "process": process, "born": _born(process) or "unknown"}
+    return {"host": host, "where": where, "process": process, "born": _born(process) or _UNKNOWN}
 
 
 def _born(process: str | None) -> str | None:
@@ -171,5 +190,16 @@ def _born(process: str | None) -> str | None:
     try:
         fields = stat.read_text().rpartition(")")[2].split()
     except OSError:
-        return None if Path("/proc/self/stat").exists() else "unknown"  # other systems tell nothing: time must tell
+        return _UNKNOWN if not Path("/proc/self/stat").exists() or _is_hidden(int(process)) else None
     return None if fields[0] == "Z" else fields[19]
+
+
+def _is_hidden(process: int) -> bool:
+    """Whether a process of another user exists of which we are shown nothing: only its signs of life can tell."""
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False

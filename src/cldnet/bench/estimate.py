@@ -17,7 +17,7 @@ class Estimate(dict[tuple[str, str], float]):
     """Median seconds of finished cells, by stream and name of the method or configuration."""
 
     def of(self, cell: Cell) -> float | None:
-        """Seconds that a cell should take; by its like on other streams, if it is new on its own; None if all is new."""
+        """Seconds that a cell should take: as its like did, or others on its stream, or it on others; None if all is new."""
         name = cell.label or cell.spec.method
         own = self.get((cell.stream, name))
         if own is not None:

@@ -1,8 +1,9 @@
 """Settings of methods on streams, each with the story of how it was chosen.
 
 They live in files ``STREAM.toml``: those that come with the library, and those of a folder of your own, which go first.
-``[common]`` holds what all methods share, ``[methods.NAME]`` what one method has of its own. ``validation`` and
-``provenance`` tell how settings were chosen, and change no run.
+``[common]`` holds what all methods share, ``[methods.NAME]`` what one method has of its own. A method's table is the first
+one that there is, and so is each common setting: whoever's table a method has, the budget is the same for all.
+``validation`` and ``provenance`` tell how settings were chosen, and change no run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cldnet.data.spec import StreamSpec
 from cldnet.data.streams import SOURCES
 from cldnet.names import nearest_names
 
-__all__ = ["SETTINGS", "load_presets", "preset", "preset_name"]
+__all__ = ["SETTINGS", "common_settings", "load_presets", "preset", "preset_name"]
 
 _TABLE, _TEXT, _WHOLE = (Mapping, "a table"), (str, "a text"), (int, "a whole number of at least 1")
 #: What a preset may say of a run, and of which type it is.
@@ -79,6 +80,30 @@ def load_presets(name: str, folder: Path | None = None) -> dict[str, Any]:
     return presets
 
 
+def common_settings(name: str, folder: Path | None = None) -> dict[str, Any]:
+    """Give what holds for all methods of a stream, each setting from the first place that has it.
+
+    Parameters
+    ----------
+    name : str
+        Of the preset file, without its ending.
+    folder : Path, optional
+        A folder of presets that go before those of the library.
+
+    Examples
+    --------
+    >>> common_settings("split-digits")
+    {'epochs': 10, 'batch_size': 16}
+    """
+    last_first = reversed([presets.get("common", {}) for presets in _places(name, folder)])
+    return {key: value for common in last_first for key, value in common.items()}
+
+
+def _places(name: str, folder: Path | None) -> list[dict[str, Any]]:
+    """All preset files of one name, the first one first."""
+    return [load_presets(name, place) for place in dict.fromkeys((folder, None))]
+
+
 def preset(stream: str, method: str, seed: int, threads: int | None = None, folder: Path | None = None) -> RunSpec:
     """Make the specification of a run from the preset of a method on a stream, or from the method's own defaults.
 
@@ -90,8 +115,8 @@ def preset(stream: str, method: str, seed: int, threads: int | None = None, fold
     seed : int
     threads : int, optional
     folder : Path, optional
-        A folder of presets that go before those of the library, method by method: one that has no settings of the
-        method in its file of the stream is passed over, unless the library has none either.
+        A folder of presets that go before those of the library: a method that it has no settings of in its file of the
+        stream takes the library's. What its ``[common]`` says holds for that method as well.
 
     Examples
     --------
@@ -99,11 +124,10 @@ def preset(stream: str, method: str, seed: int, threads: int | None = None, fold
     1
     """
     name = preset_name(stream)
-    places = [load_presets(name)] if folder is None else [load_presets(name, folder), load_presets(name)]
-    having = [presets for presets in places if method in presets.get("methods", {})]
-    presets = next(iter([*having, *filter(None, places)]), {})
-    special = presets.get("methods", {}).get(method, {})
-    chosen = {key: value for key, value in {**presets.get("common", {}), **special}.items() if key in SETTINGS}
+    tables = (presets.get("methods", {}) for presets in _places(name, folder))
+    special: Mapping[str, Any] = next((table[method] for table in tables if method in table), {})
+    settings = {**common_settings(name, folder), **special}
+    chosen = {key: value for key, value in settings.items() if key in SETTINGS}
     return RunSpec(method=method, seed=seed, threads=threads, **chosen)
 
 

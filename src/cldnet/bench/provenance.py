@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cldnet.bench.machine import versions
-from cldnet.bench.preset import SETTINGS, load_presets, preset_name
+from cldnet.bench.preset import SETTINGS, common_settings, preset_name
 from cldnet.bench.presetfile import HEAD, as_toml, with_methods
 from cldnet.bench.proposals import SAMPLER, load_optuna
 from cldnet.bench.run import RunSpec
@@ -18,7 +18,7 @@ from cldnet.store import write_atomically
 __all__ = ["write_presets"]
 
 
-def write_presets(search: Search, found: Sequence[Found], folder: Path) -> Path:
+def write_presets(search: Search, found: Sequence[Found], folder: Path, jobs: int) -> Path:
     """Write the best settings of each method into the stream's preset file, and leave what it says of others.
 
     A method whose trials have all failed keeps the settings that it had.
@@ -29,12 +29,14 @@ def write_presets(search: Search, found: Sequence[Found], folder: Path) -> Path:
     if not best:
         return path
     text = path.read_text("utf-8") if path.is_file() else HEAD + _common(found[0].plan.base)
-    common = load_presets(name, folder).get("common", {}) if path.is_file() else _budget(found[0].plan.base)
+    common = common_settings(name, folder)
+    if not path.is_file():
+        common |= _budget(found[0].plan.base)
     tables = {
         one.plan.method: {
             "validation": round(trial.accuracy or 0.0, 6),
             **_settings(one.plan.base, trial, common),
-            "provenance": _provenance(search, one, trial),
+            "provenance": _provenance(search, one, trial, jobs),
         }
         for one, trial in best
     }
@@ -58,10 +60,10 @@ def _settings(base: RunSpec, trial: Trial, common: Mapping[str, Any]) -> dict[st
     return {**differing, "options": dict(trial.options)}
 
 
-def _provenance(search: Search, found: Found, best: Trial) -> dict[str, Any]:
+def _provenance(search: Search, found: Found, best: Trial, jobs: int) -> dict[str, Any]:
     plan = found.plan
     return {
-        "command": search.command,
+        "command": search.command(jobs),
         "date": datetime.now(UTC).date().isoformat(),
         "stream": search.text,
         "stream_hash": {str(seed): text for seed, text in zip(best.seeds, best.hashes, strict=True)},
@@ -73,6 +75,7 @@ def _provenance(search: Search, found: Found, best: Trial) -> dict[str, Any]:
         "trials": len(found.trials),
         "failed": found.failed,
         "best_trial": best.number,
+        "threads": found.threads,
         "sampler": SAMPLER,
         "ranges": {name: str(span) for name, span in plan.ranges.items()},
         "versions": {**versions(), "optuna": load_optuna().__version__},

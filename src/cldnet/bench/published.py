@@ -11,11 +11,29 @@ from typing import Any, Literal, get_args
 
 from cldnet.bench.wording import display_name
 
-__all__ = ["Published", "published_figures", "published_for", "read_published"]
+__all__ = ["Printed", "Published", "Reading", "published_figures", "published_for", "read_published"]
 
 Reading = Literal["class-il", "task-il"]
 _NUMBERS = ("mean", "std", "capacity")
 _TEXTS = ("stream", "method", "what", "note", "reading")
+
+
+class Printed(float):
+    """A number that keeps the digits that it was printed with.
+
+    Examples
+    --------
+    >>> Printed("91.60") - 1, Printed("91.60").text
+    (90.6, '91.60')
+    """
+
+    text: str
+
+    def __new__(cls, text: str) -> Printed:
+        """Take a number as its digits."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
 
 
 @dataclass(frozen=True)
@@ -28,7 +46,7 @@ class Published:
         Our names for both.
     name : str
         The method's name as people write it.
-    mean, std : float, float or None
+    mean, std : Printed, Printed or None
         Average accuracy after the last task in per cent, as printed, and its standard deviation.
     source : str
         Authors, venue and table, or a repository and its file.
@@ -39,7 +57,7 @@ class Published:
         Why it is not to be compared without a second thought.
     reading : "class-il" or "task-il"
         Whether the task was told at test.
-    capacity : float or None
+    capacity : Printed or None
         Growth of the model, as the CLDNet paper counts it.
     where : mapping
         Options of the method that a run of ours must have to stand beside it.
@@ -48,13 +66,13 @@ class Published:
     stream: str
     method: str
     name: str
-    mean: float
+    mean: Printed
     source: str
-    std: float | None = None
+    std: Printed | None = None
     what: str = ""
     note: str = ""
     reading: Reading = "class-il"
-    capacity: float | None = None
+    capacity: Printed | None = None
     where: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -88,15 +106,17 @@ def read_published(text: str) -> tuple[Published, ...]:
     Raises
     ------
     ValueError
-        If a figure lacks something, has something that no figure has, or refers to a note that is not there.
+        If a figure lacks something, has something that no figure has, or refers to a note that is not there; and if there
+        is a name or a note that no figure has.
     """
-    content = tomllib.loads(text)
+    content = tomllib.loads(text, parse_float=Printed)
     names, notes = content.get("names", {}), content.get("notes", {})
     figures = [
         _figure(entry, _source(source), names, notes)
         for source in content.get("sources", [])
         for entry in source.get("figures", [])
     ]
+    _refuse_unused(content)
     seen: set[tuple[str, ...]] = set()
     for figure in figures:
         key = figure.stream, figure.method, figure.what, figure.source
@@ -104,6 +124,17 @@ def read_published(text: str) -> tuple[Published, ...]:
             raise ValueError(f"Published figures have {', '.join(filter(None, key))} twice: say what sets them apart.")
         seen.add(key)
     return tuple(figures)
+
+
+def _refuse_unused(content: Mapping[str, Any]) -> None:
+    """A name or a note without a figure was forgotten, or its figure was."""
+    figures = [entry for source in content.get("sources", []) for entry in source.get("figures", [])]
+    for table, key in (("names", "method"), ("notes", "note")):
+        unused = {*content.get(table, {})} - {entry.get(key) for entry in figures}
+        if unused:
+            raise ValueError(
+                f"Published figures have {min(unused)!r} among their {table}, and no figure of it: delete it."
+            )
 
 
 def _source(table: Mapping[str, Any]) -> str:
@@ -135,4 +166,10 @@ def _figure(entry: Mapping[str, Any], source: str, names: Mapping[str, str], not
     name = names.get(method, display_name(method))
     if name == method:
         raise ValueError(f"{where} is of a method without a name: add it to [names].")
-    return Published(**{**entry, "name": name, "source": source, "note": notes.get(entry.get("note", ""), "")})
+    numbers = {key: _printed(entry[key]) for key in _NUMBERS if key in entry}
+    told = {"name": name, "source": source, "note": notes.get(entry.get("note", ""), "")}
+    return Published(**{**entry, **numbers, **told})
+
+
+def _printed(number: float) -> Printed:
+    return number if isinstance(number, Printed) else Printed(str(number))  # a whole number is read as it is

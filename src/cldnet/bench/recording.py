@@ -112,10 +112,9 @@ class Recording:
             test = self.stream.rows(self.stream.test_part, plan.test, plan.change)
             chosen += [TaskData(test.x[own], test.y[own]) for own in _first_of_each(test.y, self.record.features)]
         vectors = torch.cat([self.learner.vectors(part) for one in chosen for part in portions(one.x)])
-        if not bool(vectors.isfinite().all()):  # it has diverged, and there is nothing to draw
-            return {"points": [], "rows": [], "perplexity": 0.0}
         points, perplexity = tsne(vectors, self.learner.setting.seed)
-        return {"points": points, "rows": torch.cat([one.y for one in chosen]).tolist(), "perplexity": perplexity}
+        rows = torch.cat([one.y for one in chosen]).tolist() if points else []
+        return {"points": points, "rows": rows, "perplexity": perplexity}
 
     def leaks(self) -> dict[str, Any] | None:
         """What evaluation as it should not be would have shown."""
@@ -198,6 +197,8 @@ def projector_ranks(learner: Learner) -> dict[str, dict[str, float]]:
 def tsne(vectors: Tensor, seed: int) -> tuple[list[list[float]], float]:
     """Lay vectors out in the plane (t-SNE from a PCA start), and tell the perplexity that few vectors allow.
 
+    Vectors of a net that has diverged, or whose features are all the same, cannot be laid out: there are no points then.
+
     Examples
     --------
     >>> import torch
@@ -209,12 +210,17 @@ def tsne(vectors: Tensor, seed: int) -> tuple[list[list[float]], float]:
     from threadpoolctl import threadpool_limits  # noqa: PLC0415  (scikit-learn brings it)
 
     count = len(vectors)
+    vectors = vectors.double()
+    if not bool(vectors.isfinite().all()) or bool((vectors == vectors[:1]).all()):
+        return [], 0.0
+    if vectors.shape[1] == 1:  # PCA wants two columns
+        vectors = torch.cat([vectors, torch.zeros_like(vectors)], dim=1)
     if count < 4:  # nothing to lay out by neighbourhood
         return [[float(i), 0.0] for i in range(count)], 0.0
     perplexity = min(_PERPLEXITY, (count - 1) / 3)
     layout = TSNE(init="pca", perplexity=perplexity, random_state=seed % 2**32)
     with threadpool_limits(torch.get_num_threads(), user_api="openmp"):
-        found = layout.fit_transform(vectors.double().numpy())
+        found = layout.fit_transform(vectors.numpy())
     return [[round(float(x), 3), round(float(y), 3)] for x, y in found], perplexity
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cldnet.bench.checked import score_out_of_bounds, wrong_parts
 from cldnet.store import write_atomically
 
 __all__ = ["PLAN", "Folder", "Plan", "Planned", "read_folder", "read_result", "write_plan"]
@@ -18,24 +19,6 @@ PLAN = "plan.json"
 PRIVATE = ".bench"
 FAILURES = f"{PRIVATE}/failures"
 _SCHEMAS = (1, 2)
-#: What every reader of a result relies on, and of which type it is.
-_PARTS: Mapping[str, type] = {
-    "method": str,
-    "backbone": str,
-    "seed": int,
-    "stream": dict,
-    "config": dict,
-    "scores": dict,
-    "bytes": dict,
-    "seconds": dict,
-    "rehearsal_free": bool,
-    "constant_size": bool,
-}
-_WITHIN: Mapping[str, Sequence[str]] = {
-    "stream": ("name", "hash"),
-    "scores": ("average_accuracy", "average_incremental_accuracy", "forgetting", "task_il_accuracy"),
-    "seconds": ("total",),
-}
 
 
 @dataclass(frozen=True)
@@ -105,18 +88,25 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     if not path.is_dir():
         raise ValueError(f"There is no folder {str(path)!r} with results. `cldnet bench SPEC.toml` makes one.")
     plan = _read_plan(path / PLAN)
-    results = [result for file in sorted(path.glob("*.json")) if (result := read_result(file)) is not None]
+    there = [file for file in sorted(path.glob("*.json")) if file.name != PLAN]
     if plan is None:
-        return Folder(path, path.name, results)
-    files = {cell.file for cell in plan.cells}
-    return Folder(
-        path,
-        plan.title or plan.name,
-        [result for result in results if result["file"] in files],
-        plan.cells,
-        [result["file"] for result in results if result["file"] not in files],
-        _read_failures(path / FAILURES),
-    )
+        return Folder(path, path.name, _read_all(there))
+    names = {cell.file for cell in plan.cells}
+    results = _read_all(file for file in there if file.name in names)
+    left_out = [file.name for file in there if file.name not in names and _may_be_result(file)]
+    return Folder(path, plan.title or plan.name, results, plan.cells, left_out, _read_failures(path / FAILURES))
+
+
+def _read_all(files: Iterable[Path]) -> list[dict[str, Any]]:
+    return [result for file in files if (result := read_result(file)) is not None]
+
+
+def _may_be_result(file: Path) -> bool:
+    """Whether a file that no plan asks for is a result, or one that cannot be read: both are left out, and told of."""
+    try:
+        return read_result(file) is not None
+    except ValueError:
+        return True
 
 
 def read_result(file: Path) -> dict[str, Any] | None:
@@ -125,7 +115,7 @@ def read_result(file: Path) -> dict[str, Any] | None:
     Raises
     ------
     ValueError
-        If the file is no JSON, of a layout that this version does not know, or not whole.
+        If the file is no JSON, of a layout that this version does not know, not whole, or has a score that cannot be.
     """
     try:
         result = json.loads(file.read_bytes())
@@ -137,19 +127,12 @@ def read_result(file: Path) -> dict[str, Any] | None:
         raise ValueError(
             f"{file} has layout {result.get('schema')!r}, this version reads {_SCHEMAS}: install a newer one."
         )
-    wrong = [name for name, kind in _PARTS.items() if type(result.get(name)) is not kind]
-    wrong += ["cell"] if not isinstance(result.get("cell", {}), dict) else []
-    wrong += [
-        f"{name}.{key}"
-        for name, keys in _WITHIN.items()
-        if name not in wrong
-        for key in keys
-        if key not in result[name]
-    ]
-    if wrong:
+    if wrong := wrong_parts(result):
         raise ValueError(
             f"{file} is not a whole result ({', '.join(wrong)} missing or wrong): delete it, and run its command again."
         )
+    if score := score_out_of_bounds(result["scores"]):
+        raise ValueError(f"{file} has {score}: delete it, and run its command again.")
     return {**result, "file": file.name}
 
 
@@ -167,13 +150,16 @@ def _read_plan(file: Path) -> Plan | None:
         content = json.loads(file.read_bytes())
         cells = tuple(Planned(**cell) for cell in content["cells"])
         for cell in cells:
-            texts = (cell.stream, cell.method, cell.label, cell.file or "", cell.why)
+            texts = (cell.stream, cell.method, cell.label, "" if cell.file is None else cell.file, cell.why)
             if not all(isinstance(text, str) for text in texts) or type(cell.seed) is not int:
                 raise TypeError(f"{cell} is no run")
-        return Plan(content["name"], content["title"], cells)
+        name, title = content["name"], content["title"]
+        if not isinstance(name, str) or not isinstance(title, str):
+            raise TypeError("its name and title should be texts")
+        return Plan(name, title, cells)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{file} is not a plan ({error}): delete it, and start the bench again.") from error
 
 
 def _read_failures(folder: Path) -> dict[str, str]:
-    return {file.stem + ".json": file.read_text("utf-8") for file in sorted(folder.glob("*.txt"))}
+    return {file.stem + ".json": file.read_text("utf-8", "replace") for file in sorted(folder.glob("*.txt"))}

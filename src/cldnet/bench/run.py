@@ -12,20 +12,30 @@ import torch
 from cldnet.bench.machine import machine_text, peak_rss, reset_peak_rss, versions
 from cldnet.bench.recording import USUAL, Record, Recording
 from cldnet.data.augment import Augment
-from cldnet.data.normalise import FIRST_TASK, constants
+from cldnet.data.normalise import CONSTANTS, FIRST_TASK, constants
 from cldnet.data.stream import Stream
 from cldnet.device import threads
 from cldnet.fit import Progress, fit_task
-from cldnet.methods import backbone_name, build_learner
+from cldnet.methods import backbone_name, build_config, build_learner, read_method
 from cldnet.methods.config import config_from_json, config_to_json
 from cldnet.methods.learner import Learner, Setting
 from cldnet.names import nearest_names
+from cldnet.nets import backbone_defaults
 from cldnet.nets.scale import AsTheyAre
 
 __all__ = ["RESULT_SCHEMA", "RunSpec", "run"]
 
 #: Version of the result's layout.
 RESULT_SCHEMA = 2
+
+
+#: Types of a run's settings, which may come from a file.
+_KINDS: Mapping[str, Any] = {
+    **dict.fromkeys(("method", "backbone", "augment", "normalise"), str),
+    **dict.fromkeys(("seed", "epochs", "batch_size"), int),
+    **dict.fromkeys(("options", "backbone_options"), Mapping),
+    "threads": int | None,
+}
 
 
 @dataclass(frozen=True)
@@ -62,9 +72,38 @@ class RunSpec:
     normalise: str = FIRST_TASK
 
     def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise ValueError(f"{name}={value!r} is of the wrong type for a run.")
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} should be at least 1.")
+
+    def check(self) -> None:
+        """Refuse what could not run on any stream: unknown options, backbones, augmentations, constants.
+
+        Examples
+        --------
+        >>> RunSpec("owm", options={"rate": 0.1}).check()
+        Traceback (most recent call last):
+        ...
+        ValueError: Method 'owm' does not take rate; it takes lr, momentum, clip, feed, alpha.
+        """
+        build_config(self.method, config_from_json(dict(self.options)))
+        default = read_method(self.method).default_backbone
+        chosen = default if self.backbone == "auto" else self.backbone
+        names = {"auto": ("mlp", "cnn"), "none": ()}.get(chosen, (chosen,))
+        known = {option for name in names for option in backbone_defaults(name)}
+        for option in self.backbone_options:
+            if option not in known:
+                has = ", ".join(sorted(known)) or "none"
+                raise ValueError(f"The backbone {chosen} has no option {option!r}; it has {has}.")
+        if self.augment:
+            Augment.from_text(self.augment)
+        if self.normalise != FIRST_TASK and self.normalise not in CONSTANTS:
+            channels = max(part.count("+") + 1 for part in self.normalise.split(":"))
+            constants(self.normalise, (channels, 1, 1), pixels=False)
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> RunSpec:
@@ -138,12 +177,14 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None], re
         report = fit_task(learner, train, on_step=on_step, on_epoch=watch, **how)
         recording.after(report, watch.seconds)
         on_progress((number + 1) / len(stream))
+    most_held = peak_rss()  # diagnostics of the whole run follow, which are not the method's
+    backbone = backbone_name(spec.method, spec.backbone, stream.input_shape)
     recorded = recording.of_run()
     seconds = recorded["seconds"]
     return {
         "schema": RESULT_SCHEMA,
         "method": spec.method,
-        "backbone": backbone_name(spec.method, spec.backbone, stream.input_shape),
+        "backbone": backbone,
         "stream": {
             "name": stream.name,
             "hash": stream.hash,
@@ -159,13 +200,13 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None], re
             "batch_size": max(batch_size, learner.min_batch),
             "augment": None if augment is None else str(augment),
             "normalise": "its own" if isinstance(learner.scale, AsTheyAre) else spec.normalise,
-            "backbone_options": dict(spec.backbone_options),
+            "backbone_options": _resolved(backbone, spec.backbone_options),
             "method": config_to_json(learner.config),
         },
         **recorded,
         # What was done beside learning and evaluating is not the method's time.
         "seconds": {**seconds, "total": time.perf_counter() - begun - sum(seconds["diagnose"])},
-        "peak_rss": peak_rss(),
+        "peak_rss": most_held,
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "machine": machine_text(),
@@ -180,6 +221,12 @@ def _learner(spec: RunSpec, stream: Stream) -> Learner:
     if scaling is not None and isinstance(learner.scale, AsTheyAre):
         raise ValueError(f"{spec.method} normalises in its own feature map: leave normalise={spec.normalise!r} out.")
     return learner
+
+
+def _resolved(backbone: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of a backbone: defaults may be others in another version, and runs that differ are told apart by this."""
+    known = {} if backbone == "none" else backbone_defaults(backbone)
+    return {name: config_to_json(value) for name, value in {**known, **options}.items()}
 
 
 class _Timed:

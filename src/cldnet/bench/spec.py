@@ -139,10 +139,15 @@ def _spec(path: Path, table: Mapping[str, Any]) -> Spec:
         record=_record(_table(table, "record")),
         presets=presets,
     )
-    names = [cell.name for cell in spec.cells()]
+    cells = spec.cells()
+    for run in {repr(run): run for cell in cells for run in [replace(cell.spec, seed=0)]}.values():
+        run.check()
+    names = [cell.name for cell in cells]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"{twice} is there twice: give every configuration of a method a name of its own.")
+        raise ValueError(
+            f"{twice} is there twice: give every configuration of a method, and every folder of data, a name of its own."
+        )
     return spec
 
 

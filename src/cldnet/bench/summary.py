@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from cldnet.bench.apart import Result, identity, variants
+from cldnet.bench.checked import is_number
 from cldnet.bench.results import Planned
-from cldnet.bench.wording import NOT_RUN, display_name, percent_pm
+from cldnet.bench.wording import NOT_RUN, clip, display_name, percent_pm
 
 __all__ = ["Matrix", "Result", "Summary", "seen_accuracy", "summarise"]
 
 Matrix = list[list[float]]
-Result = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,13 @@ class Summary:
     stream, method, label : str
         The label is the configuration's name, empty where it has none.
     variant : str
-        What sets the configuration apart from another one of the same label; most often empty.
+        What sets the configuration apart from others of the same name, on any stream; most often empty.
     results : tuple of mapping
         The result of each run, by seed.
     missing : tuple of int
         Seeds that were planned and have no result.
+    set_aside : tuple of mapping
+        Results of seeds that count already, with other accuracies than those that count.
     """
 
     stream: str
@@ -54,6 +55,7 @@ class Summary:
     keeps_data: bool
     matrix: Matrix | None
     run_curves: list[list[float]]
+    set_aside: tuple[Result, ...] = ()
 
     @property
     def runs(self) -> int:
@@ -107,9 +109,9 @@ def summarise(results: Sequence[Result], planned: Sequence[Planned] = ()) -> lis
     place = {cell.file: number for number, cell in enumerate(planned)}
     groups: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: place.get(result.get("file"), len(place))):
-        groups.setdefault(_what(result), []).append(result)
+        groups.setdefault(identity(result), []).append(result)
     filled = [_once_a_seed(runs) for runs in groups.values()]
-    variants = _variants(filled)
+    apart = variants([runs[0] for runs, _ in filled])
     files = {result.get("file") for result in results}
     unrun: dict[tuple[str, str, str], list[int]] = {}
     for cell in planned:
@@ -117,8 +119,8 @@ def summarise(results: Sequence[Result], planned: Sequence[Planned] = ()) -> lis
         if cell.file not in files:
             seeds.append(cell.seed)
     summaries = [
-        _summary(runs, variant, tuple(unrun.pop(_planned_as(runs[0]), ())))
-        for runs, variant in zip(filled, variants, strict=True)
+        _summary(runs, variant, tuple(unrun.pop(_planned_as(runs[0]), ())), set_aside)
+        for (runs, set_aside), variant in zip(filled, apart, strict=True)
     ]
     # A stream's text may name its options in another order, or a whole path: where a run tells its name, take that.
     known = {_planned_as(result)[0]: str(result["stream"]["name"]) for result in results}
@@ -142,61 +144,26 @@ def seen_accuracy(matrix: Sequence[Sequence[float]]) -> list[float]:
     return [fmean(row) for row in matrix]
 
 
-def _what(result: Result) -> str:
-    """All that a run is but its seed; the class order follows from that."""
-    stream = result["stream"]
-    parts = [stream["name"], stream.get("data"), result["method"], result.get("label", ""), _version(result)]
-    return json.dumps([*parts, result["backbone"], result["config"]], sort_keys=True, default=str)
-
-
 def _planned_as(result: Result) -> tuple[str, str, str]:
     text = result.get("cell", {}).get("stream", result["stream"]["name"])
     return text, str(result["method"]), str(result.get("label", ""))
 
 
-def _once_a_seed(runs: Sequence[Result]) -> list[Result]:
-    """Runs by seed; the same run twice (recorded in more detail, say) counts once."""
+def _once_a_seed(runs: Sequence[Result]) -> tuple[list[Result], tuple[Result, ...]]:
+    """Runs by seed, the first of each, and those later ones that came out otherwise.
+
+    The same run may be there twice, recorded in more detail or in another folder: it counts once.
+    """
     once: dict[tuple[int, str], Result] = {}
+    differing = []
     for run in runs:
-        once.setdefault((int(run["seed"]), str(run["stream"]["hash"])), run)
-    return [once[key] for key in sorted(once)]
+        first = once.setdefault((int(run["seed"]), str(run["stream"]["hash"])), run)
+        if any(first.get(matrix) != run.get(matrix) for matrix in ("matrix", "task_il_matrix")):
+            differing.append(run)
+    return [once[key] for key in sorted(once)], tuple(differing)
 
 
-def _variants(groups: Sequence[Sequence[Result]]) -> list[str]:
-    """Say of each group what its configuration has that others of the same stream and label do not."""
-    flat = [_told(runs[0]) for runs in groups]
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for number, runs in enumerate(groups):
-        first = runs[0]
-        name = str(first.get("label") or first["method"])
-        alike.setdefault((str(first["stream"]["name"]), name), []).append(number)
-    texts = [""] * len(groups)
-    for numbers in alike.values():
-        keys = dict.fromkeys(key for number in numbers for key in flat[number])
-        differing = [key for key in keys if len({repr(flat[number].get(key)) for number in numbers}) > 1]
-        for number in numbers:
-            texts[number] = ", ".join(f"{key}={flat[number][key]}" for key in differing if key in flat[number])
-    return texts
-
-
-def _told(result: Result) -> dict[str, Any]:
-    """All that `_what` tells runs apart by, but for stream and label, under short names."""
-    told = {"backbone": result["backbone"], **result["config"], "of": result["method"], "version": _version(result)}
-    flat = _flat({**told, "data": result["stream"].get("data")})
-    return {key.removeprefix("method."): value for key, value in flat.items()}
-
-
-def _version(result: Result) -> Any:
-    return result.get("cell", {}).get("method_version", 1)
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {name: value}
-    return {key: v for k, item in value.items() for key, v in _flat(item, f"{name}.{k}" if name else str(k)).items()}
-
-
-def _summary(runs: Sequence[Result], variant: str, missing: tuple[int, ...]) -> Summary:
+def _summary(runs: Sequence[Result], variant: str, missing: tuple[int, ...], set_aside: tuple[Result, ...]) -> Summary:
     first = runs[0]
     accuracies = [_number(run["scores"]["average_accuracy"]) for run in runs]
     known = [matrix for run in runs if (matrix := _matrix(run["matrix"])) is not None]
@@ -218,6 +185,7 @@ def _summary(runs: Sequence[Result], variant: str, missing: tuple[int, ...]) -> 
         keeps_data=not all(run["rehearsal_free"] for run in runs),
         matrix=_mean_matrix(str(first["method"]), known) if len(known) == len(runs) else None,
         run_curves=[seen_accuracy(matrix) for matrix in known],
+        set_aside=set_aside,
     )
 
 
@@ -266,7 +234,6 @@ def _number(value: Any) -> float | None:
 
 
 def _finite(value: Any) -> float:
-    # A whole number in JSON may be too large for a float.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise ValueError(f"A result holds {value!r} in the place of a finite number.")
+    if not is_number(value):
+        raise ValueError(f"A result holds {clip(repr(value))} in the place of a finite number.")
     return float(value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cldnet.bench.preset import load_presets, preset, preset_name
+from cldnet.bench.preset import common_settings, preset, preset_name
 from cldnet.bench.proposals import count_settings
 from cldnet.bench.run import RunSpec
 from cldnet.data.spec import StreamSpec
@@ -88,16 +88,21 @@ class Search:
         """What trials are scored by."""
         return "whole sequence" if self.first is None else f"first {self.first} tasks"
 
-    @property
-    def command(self) -> str:
-        """The command that repeats the search."""
+    def command(self, jobs: int) -> str:
+        """Give the command that repeats the search, with as many processes.
+
+        Examples
+        --------
+        >>> Search("split-digits", ("ewc",), seeds=(10,)).command(jobs=2)
+        'cldnet tune split-digits --methods ewc --trials 24 --seeds 10 --on whole --share 0.2 --jobs 2'
+        """
         words = ["cldnet", "tune", self.stream]
         words += [word for method in self.methods for word in ("--methods", method)]
         words += ["--trials", str(self.trials), *(word for seed in self.seeds for word in ("--seeds", str(seed)))]
         words += ["--on", "whole" if self.first is None else f"first={self.first}", "--share", f"{self.share:g}"]
         budget = {"--epochs": self.epochs, "--batch-size": self.batch_size}
         words += [word for name, value in budget.items() if value is not None for word in (name, str(value))]
-        return shlex.join(words)
+        return shlex.join([*words, "--jobs", str(jobs)])
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,10 @@ class MethodPlan:
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting of one method, run with every seed. ``why`` tells what went wrong, if something did."""
+    """One setting of one method, run with every seed; ``why`` tells what went wrong, if something did.
+
+    Scores, files, hashes of streams and numbers of threads are those of the seeds, with nothing for a seed that failed.
+    """
 
     method: str
     number: int
@@ -129,6 +137,7 @@ class Trial:
     scores: tuple[float | None, ...]
     files: tuple[str | None, ...]
     hashes: tuple[str | None, ...]
+    threads: tuple[int | None, ...]
     why: str = ""
 
     @property
@@ -155,6 +164,11 @@ class Found:
         )
 
     @property
+    def threads(self) -> list[int]:
+        """Numbers of threads that runs had; several where a search went on with another number of processes."""
+        return sorted({count for trial in self.trials for count in trial.threads if count is not None})
+
+    @property
     def failed(self) -> int:
         """Number of trials that failed."""
         return sum(trial.accuracy is None for trial in self.trials)
@@ -171,9 +185,7 @@ def plan_methods(search: Search, presets: Path | None) -> list[MethodPlan]:
     >>> sorted(plan.ranges), plan.base.options, plan.base.epochs, plan.trials
     (['alpha', 'beta', 'hbo_lr', 'lr'], {'embed_dim': 400}, 3, 24)
     """
-    name = preset_name(search.stream)
-    places = [load_presets(name, folder) for folder in dict.fromkeys((presets, None))]
-    common: Mapping[str, Any] = next((place["common"] for place in places if "common" in place), {})
+    common = common_settings(preset_name(search.stream), presets)
     default = RunSpec("")
     epochs = search.epochs or common.get("epochs", default.epochs)
     batch_size = search.batch_size or common.get("batch_size", default.batch_size)
@@ -216,6 +228,7 @@ def write_trials(folder: Path, search: Search, trials: Iterable[Trial], others: 
             "scores": trial.scores,
             "accuracy": trial.accuracy,
             "files": trial.files,
+            "threads": trial.threads,
             "state": "failed" if trial.accuracy is None else "finished",
             "why": trial.why,
         }

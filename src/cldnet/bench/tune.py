@@ -2,7 +2,8 @@
 
 The search goes in rounds: every method is asked for one setting, all of these are run with every seed, and the figures are
 told to the method's study. A round's runs are result files, and what is there is not run again: a search that was stopped,
-or killed, goes on where it was and ends as it would have ended. The stream's test part is never looked at.
+or killed, goes on where it was and ends as it would have ended, if runs have as many threads. The stream's test part is never
+looked at.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def tune(
     presets : Path
         Folder of the preset file, which keeps what it says of other methods.
     jobs : int
-        Processes side by side.
+        Processes side by side; each has its share of the cores as threads.
     data : Path, optional
         Folder in which data sets are looked for first.
     on_progress : callable
@@ -100,7 +101,7 @@ def tune(
             trials[plan.method].append(trial)
         write_trials(folder, search, (trial for told in trials.values() for trial in told), others)
     found = [Found(plan, trials[plan.method]) for plan in plans]
-    return found, write_presets(search, found, presets)
+    return found, write_presets(search, found, presets, jobs)
 
 
 def _check(search: Search, plans: Sequence[MethodPlan], data: Path | None) -> None:
@@ -201,8 +202,14 @@ class _Round:
             tuple(None if result is None else _score(result["scores"]) for result in results),
             tuple(None if result is None else result["file"] for result in results),
             tuple(None if result is None else result["stream"]["hash"] for result in results),
+            tuple(None if result is None else _threads(result) for result in results),
             "; ".join(f"seed {seed}: {why}" for seed, why in reasons.items()),
         )
+
+
+def _threads(result: Mapping[str, Any]) -> int | None:
+    threads = result.get("threads")
+    return threads if type(threads) is int else None
 
 
 def _score(scores: Mapping[str, float | None]) -> float | None:

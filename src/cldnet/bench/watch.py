@@ -55,7 +55,6 @@ class Watch:
         self.running: dict[int, Running] = {}
         self.elsewhere: dict[int, str] = {}
         self.files: dict[int, Path] = {}
-        self.ran = 0
         self.failed: dict[int, str] = {}
         self._took: dict[int, float] = {}
 
@@ -75,7 +74,6 @@ class Watch:
             self.elsewhere[number] = event.owner
         elif isinstance(event, Finished):
             self.files[number] = event.path
-            self.ran += event.ran
             if begun is not None:
                 self._learn(number, self.clock() - begun.since)
         elif event.again:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 
 from cldnet.bench.cell import Cell, result_text, run_cell
 from cldnet.bench.claims import Claims
-from cldnet.bench.results import PRIVATE
+from cldnet.bench.results import FAILURES, PRIVATE
 from cldnet.store import write_atomically
 
 __all__ = ["Job", "claims_of", "perform", "work"]
@@ -33,6 +34,11 @@ class Job:
     path: Path
     threads: int
     data: Path | None
+
+    @property
+    def trace(self) -> Path:
+        """Where the traceback of a method that broke is to be found."""
+        return self.path.parent / FAILURES / f"{self.path.stem}.trace"
 
 
 def work(pipe: Connection) -> None:
@@ -64,7 +70,7 @@ def perform(job: Job, tell: Any) -> tuple[str, Any]:
     """
     claims = claims_of(job.path.parent)
     with claims.hold(job.path.stem) as mine:
-        if job.path.exists():  # looked for under the claim: whoever wrote it did so before giving its claim back
+        if _is_there(job.path):  # looked for under the claim: whoever wrote it did so before giving its claim back
             return "present", None
         if not mine:
             return "busy", claims.owner(job.path.stem) or "another process"
@@ -73,8 +79,16 @@ def perform(job: Job, tell: Any) -> tuple[str, Any]:
         if cell.spec.threads is None:
             cell = replace(cell, spec=replace(cell.spec, threads=job.threads))
         result = run_cell(cell, cell.load(job.data), _Sparing(tell))
+        if _is_there(job.path):  # we slept for so long that somebody else has run it
+            return "present", None
         write_atomically(job.path, result_text(result))
+        job.trace.unlink(missing_ok=True)
     return "done", None
+
+
+def _is_there(path: Path) -> bool:
+    """Look a file up by listing its folder: a network file system may remember for long that a name was not there."""
+    return path.name in os.listdir(path.parent)
 
 
 def _answer(job: Job, pipe: Connection) -> tuple[str, Any]:
@@ -83,7 +97,19 @@ def _answer(job: Job, pipe: Connection) -> tuple[str, Any]:
     except Exception as error:
         out_of_memory = isinstance(error, RuntimeError) and "allocate memory" in str(error)
         why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if not isinstance(error, ValueError):  # those say what to do; others are for whoever wrote the method
+            why += _traced(job)
         return "failed", (why, out_of_memory or isinstance(error, _PASSING))
+
+
+def _traced(job: Job) -> str:
+    """Write the traceback of what was just raised to a file, and say where it is."""
+    try:
+        job.trace.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(job.trace, traceback.format_exc().encode())
+    except OSError:
+        return ""
+    return f" (traceback in {job.trace})"
 
 
 class _Sparing:

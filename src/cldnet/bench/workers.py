@@ -11,6 +11,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -27,6 +28,8 @@ __all__ = ["execute", "file_names"]
 
 #: Seconds until a cell that somebody else is running is asked for again.
 _AGAIN = 1.0
+#: Seconds until a cell that failed is tried again: memory and disks may have more room by then.
+_REST = 5.0
 #: Seconds between two signs that time goes on.
 _SILENCE = 2.0
 
@@ -46,10 +49,8 @@ def file_names(
     for number, cell in enumerate(cells):
         if on_progress is not None:
             on_progress(number, len(cells))
-        try:
-            names.append(cell.file(stream_hash(cell.stream, cell.spec.seed, data)))
-        except (ValueError, OSError, ImportError) as error:
-            names.append(error)
+        known = stream_hash(cell.stream, cell.spec.seed, data)
+        names.append(cell.file(known) if isinstance(known, str) else known)
     return names
 
 
@@ -60,6 +61,7 @@ def execute(
     jobs: int,
     data: Path | None = None,
     retries: int = 1,
+    names: Sequence[str | Exception] | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Outcome:
     """Run the cells that have no file yet, and wait for those that others are running.
@@ -75,6 +77,8 @@ def execute(
         Folder of data sets.
     retries : int
         Further attempts at a cell whose process died or ran out of something; what would fail alike again is not tried.
+    names : sequence, optional
+        What `file_names` said of the cells.
     on_event : callable
         Told what happens.
 
@@ -95,7 +99,7 @@ def execute(
     """
     folder.mkdir(parents=True, exist_ok=True)
     _sweep(folder)
-    crew = _Crew(cells, folder, jobs, data, retries, on_event)
+    crew = _Crew(cells, folder, jobs, data, retries, file_names(cells, data) if names is None else names, on_event)
     try:
         return crew.run()
     finally:
@@ -106,7 +110,7 @@ def _sweep(folder: Path) -> None:
     """Delete what processes left half-written when they were killed."""
     claims = claims_of(folder)
     if claims.folder.is_dir():
-        claims.sweep(folder, ".*.tmp")
+        claims.sweep(folder, f".*_seed*.json.{'[0-9a-f]' * 16}.tmp")
         claims.sweep(claims.folder, ".*.draft")
 
 
@@ -128,6 +132,7 @@ class _Crew:
     jobs: int
     data: Path | None
     retries: int
+    names: Sequence[str | Exception]
     on_event: Callable[[Event], None]
     attempts: dict[int, int] = field(default_factory=dict)
     waiting: deque[tuple[int, float]] = field(default_factory=deque)  # number, and not before this time
@@ -137,7 +142,6 @@ class _Crew:
 
     def __post_init__(self) -> None:
         self.outcome = Outcome([None] * len(self.cells))
-        self.names = file_names(self.cells, self.data)
         self.threads = max(1, cores() // self.jobs)
         # A forked torch may hang in its thread pool, so processes are spawned.
         self.context = multiprocessing.get_context("spawn")
@@ -249,20 +253,21 @@ class _Crew:
     def _finished(self, number: int, ran: bool) -> None:
         path = self.folder / str(self.names[number])
         self.outcome.files[number] = path
-        self._failure_file(number).unlink(missing_ok=True)
+        with suppress(OSError):
+            self._failure_file(number).unlink(missing_ok=True)
         self.on_event(Finished(number, path, ran))
 
     def _failed(self, number: int, why: str, again: bool) -> None:
         self.attempts[number] = self.attempts.get(number, 0) + 1
         again = again and self.attempts[number] <= self.retries
         if again:
-            self.waiting.append((number, time.monotonic()))
+            self.waiting.append((number, time.monotonic() + _REST))
         else:
             self.outcome.failures[number] = why
             if isinstance(self.names[number], str):
-                file = self._failure_file(number)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(file, why.encode())
+                with suppress(OSError):  # the disk may be full, which is no reason to stop the others
+                    self._failure_file(number).parent.mkdir(parents=True, exist_ok=True)
+                    write_atomically(self._failure_file(number), why.encode())
         self.on_event(Failed(number, why, again))
 
     def _failure_file(self, number: int) -> Path:

@@ -69,20 +69,23 @@ def run_bench(
     from cldnet.bench.workers import execute, file_names
 
     cells = spec.cells()
-    chosen = _chosen(cells, only)
+    numbers = _chosen(cells, only)
     jobs = jobs or min(cores(), 4)
     with counting("reading streams", "cells") as tell:
-        names = file_names(cells, data, tell)
-    watch = _watch(chosen, [names[cells.index(cell)] for cell in chosen], folder, jobs)
+        names = _with_finished(cells, file_names(cells, data, tell), folder)
+    chosen, chosen_names = [cells[number] for number in numbers], [names[number] for number in numbers]
+    watch = _watch(chosen, chosen_names, folder, jobs)
     if dry_run:
         _tell(watch, folder, jobs)
         return None
     _prepare(spec, cells, names, folder)
-    say(f"{spec.title}: {len(chosen)} cells, {watch.done} of them finished, {jobs} at a time. Results go to {folder}.")
+    count = f"{len(chosen)} cell{'' if len(chosen) == 1 else 's'}"
+    say(f"{spec.title}: {count}, {watch.done} of them finished, {jobs} at a time. Results go to {folder}.")
     _tell_of_other_code(watch)
     try:
         with live(watch) as show:
-            outcome = execute(chosen, folder, jobs=jobs, data=data, retries=retries, on_event=show)
+            how: Any = {"jobs": jobs, "data": data, "retries": retries, "names": chosen_names}
+            outcome = execute(chosen, folder, **how, on_event=show)
     except KeyboardInterrupt:  # said when the bars are gone
         say(f"\nStopped. {watch.done} of {len(chosen)} cells are in {folder}; the same command goes on.", error=True)
         raise typer.Exit(130) from None
@@ -90,7 +93,9 @@ def run_bench(
     return outcome
 
 
-def _chosen(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
+def _chosen(cells: Sequence[Cell], only: Sequence[str]) -> list[int]:
+    """Numbers of the cells that are wanted."""
+
     def wanted(cell: Cell, pattern: str) -> bool:
         parts = cell.stream, cell.shown_stream, cell.spec.method, cell.label, f"seed{cell.spec.seed}"
         return pattern in parts or fnmatchcase(cell.name, pattern)
@@ -98,7 +103,7 @@ def _chosen(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
     for pattern in only:
         if not any(wanted(cell, pattern) for cell in cells):
             raise ValueError(f"--only {pattern!r} is none of the cells, whose names are as {cells[0].name!r}.")
-    return [cell for cell in cells if not only or any(wanted(cell, pattern) for pattern in only)]
+    return [n for n, cell in enumerate(cells) if not only or any(wanted(cell, pattern) for pattern in only)]
 
 
 def _watch(cells: Sequence[Cell], names: Sequence[str | Exception], folder: Path, jobs: int) -> Any:
@@ -123,17 +128,11 @@ def _tell(watch: Any, folder: Path, jobs: int) -> None:
 
     for number in watch.waiting:
         usual = watch.estimate.of(watch.cells[number])
-        say(
-            f"{watch.cells[number].name}: {'no finished cell to judge by' if usual is None else 'about ' + duration(usual)}"
-        )
+        say(f"{watch.cells[number].name}: {'no finished cell to judge by' if usual is None else duration(usual)}")
     for number, why in watch.failed.items():
         say(f"{watch.cells[number].name}: cannot run: {why}")
     left = watch.time_left()
-    time = (
-        "how long they take shows when the first ones are finished"
-        if left is None
-        else f"about {duration(left)} in all"
-    )
+    time = "how long they take shows when the first ones are finished" if left is None else f"{duration(left)} in all"
     rest = f"{len(watch.waiting)} would run, {jobs} at a time: {time}." if watch.waiting else "nothing is left to run."
     say(f"{watch.done} of {len(watch.cells)} cells are in {folder}; {rest}")
 
@@ -148,17 +147,28 @@ def _prepare(spec: Spec, cells: Sequence[Cell], names: Sequence[str | Exception]
         raise ValueError(
             f"{folder} cannot be made a folder ({error.strerror}): name another one with --out."
         ) from error
-    planned = [
-        Planned(
-            cell.shown_stream,
-            cell.spec.method,
-            cell.label,
-            cell.spec.seed,
-            *((name,) if isinstance(name, str) else (None, str(name))),
-        )
-        for cell, name in zip(cells, names, strict=True)
-    ]
+    planned = []
+    for cell, name in zip(cells, names, strict=True):
+        file, why = (name, "") if isinstance(name, str) else (None, str(name))
+        planned.append(Planned(cell.shown_stream, cell.spec.method, cell.label, cell.spec.seed, file, why))
     write_plan(Plan(spec.name, spec.title, tuple(planned)), folder)
+
+
+def _with_finished(cells: Sequence[Cell], names: list[str | Exception], folder: Path) -> list[str | Exception]:
+    """Name the files of finished cells whose data are not at hand: another machine, or another day, may have had them."""
+    from cldnet.bench.cell import cell_of_result
+    from cldnet.bench.results import read_result
+
+    if not any(isinstance(name, Exception) for name in names):
+        return names
+    files: dict[str, str] = {}
+    for path in folder.glob("*_seed*.json"):
+        result = read_result(path)
+        if result is not None and "cell" in result:
+            files[cell_of_result(result).same()] = path.name
+    return [
+        name if isinstance(name, str) else files.get(cell.same(), name) for cell, name in zip(cells, names, strict=True)
+    ]
 
 
 def _tell_of_other_code(watch: Any) -> None:

@@ -116,4 +116,4 @@ def _state(watch: Watch) -> str:
 def _left(seconds: float | None) -> str:
     from cldnet.bench.wording import duration
 
-    return "" if seconds is None else f"about {duration(seconds)} left"
+    return "" if seconds is None else f"{duration(seconds)} left"

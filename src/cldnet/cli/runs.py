@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cldnet.bench.run import RunSpec
     from cldnet.data.stream import Stream
 
-__all__ = ["demo", "methods", "run_command", "streams"]
+__all__ = ["OnBad", "demo", "load_stream", "methods", "run_and_show", "run_command", "streams"]
 
 
 class OnBad(Enum):
@@ -57,6 +57,7 @@ def demo(
 
 
 def run_command(
+    context: typer.Context,
     stream: Annotated[str, typer.Option(help="Name of a stream, with options; see `cldnet streams`.")] = "",
     method: Annotated[str, typer.Option(help="Name of a method; see `cldnet methods`.")] = "",
     again: Annotated[
@@ -103,17 +104,13 @@ def run_command(
     from cldnet.bench.cell import Cell, result_text
     from cldnet.bench.preset import preset
     from cldnet.bench.summary import summarise
+    from cldnet.cli.again import repeat
     from cldnet.methods import read_method
     from cldnet.store import write_atomically
 
     if again is not None:
-        if any(
-            (method, epochs, batch_size, threads, options, backbone, backbone_options, validation, augment, normalise)
-        ):
-            raise ValueError(
-                "--again runs what the result file says: of the other options give only --data or --stream."
-            )
-        repeat(again, data, stream)
+        _refuse_others(context)
+        repeat(again, data, stream, method, on_bad)
         return
     if not stream or not method:
         raise ValueError("A run needs --stream and --method; or --again with a result file.")
@@ -124,7 +121,7 @@ def run_command(
     spec = replace(spec, options={**spec.options, **_read_options("--set", options or [])})
     spec = _with_backbone(spec, backbone, _read_options("--backbone-set", backbone_options or []))
     cell = Cell(stream if validation is None else f"{stream},validation={validation:g}", spec)
-    tasks = _load(cell, data, on_bad)
+    tasks = load_stream(cell, data, on_bad)
     if tasks.online is not None and (epochs, batch_size) != (None, None):
         raise ValueError(
             f"{tasks.name} is passed once, in batches of {tasks.online}: leave --epochs and --batch-size out."
@@ -134,7 +131,7 @@ def run_command(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{out} cannot be made a folder ({error.strerror}): name another one with --out.") from error
-    result = _run_and_show(cell, tasks)
+    result = run_and_show(cell, tasks)
     path = out / cell.file(tasks.hash)
     write_atomically(path, result_text(result))
     for table in result_tables(summarise([{**result, "file": path.name}])):
@@ -142,38 +139,17 @@ def run_command(
     say(f"Written to {path}")
 
 
-def repeat(file: Path, data: Path | None = None, stream: str = "") -> None:
-    """Run a result's cell again, with as many threads, and say whether the accuracies are the same to the last bit."""
-    from dataclasses import replace
-
-    from cldnet.bench.cell import cell_of_result
-    from cldnet.bench.machine import machine_text, versions
-    from cldnet.bench.results import read_result
-
-    then = read_result(file)
-    if then is None:
-        raise ValueError(f"{file} is no result of a run.")
-    cell = cell_of_result(then)
-    cell = replace(cell, stream=stream or cell.stream, spec=replace(cell.spec, threads=then["threads"]))
-    tasks = _load(cell, data, OnBad.stop)
-    if tasks.hash != then["stream"]["hash"]:
-        raise ValueError(f"{cell.stream} is another one now ({tasks.hash}) than in {file} ({then['stream']['hash']}).")
-    say(repr(tasks))
-    now = _run_and_show(cell, tasks)
-    if (now["matrix"], now["task_il_matrix"]) == (then["matrix"], then["task_il_matrix"]):
-        say(f"The same accuracy matrix as in {file}, bit for bit.")
-        return
-    say(f"Not the same accuracy matrix as in {file}.", error=True)
-    for what, before, today in (
-        ("versions", then["versions"], versions()),
-        ("machine", then["machine"], machine_text()),
-    ):
-        if before != today:
-            say(f"The {what} then: {before}; now: {today}.", error=True)
-    raise typer.Exit(1)
+def _refuse_others(context: typer.Context) -> None:
+    """Refuse options that a result file answers itself."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    others = sorted(given - {"again", "stream", "method", "data", "on_bad"})
+    if others:
+        raise ValueError(f"--again runs what the result file says: leave --{others[0].replace('_', '-')} out.")
 
 
-def _load(cell: Cell, data: Path | None, on_bad: OnBad) -> Stream:
+def load_stream(cell: Cell, data: Path | None, on_bad: OnBad) -> Stream:
+    """Read a cell's stream, with progress where that takes long."""
     from cldnet.data.streams import stream_by_name
 
     try:
@@ -185,7 +161,8 @@ def _load(cell: Cell, data: Path | None, on_bad: OnBad) -> Stream:
         raise typer.Exit(130) from None
 
 
-def _run_and_show(cell: Cell, tasks: Stream) -> dict[str, Any]:
+def run_and_show(cell: Cell, tasks: Stream) -> dict[str, Any]:
+    """Run a cell in this process, and show how far it is."""
     from cldnet.bench.cell import run_cell
     from cldnet.bench.wording import percent
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from cldnet.methods.learner import Learner, Setting
 
-__all__ = ["METHODS", "Method", "backbone_name", "build_learner", "known_methods", "read_method"]
+__all__ = ["METHODS", "Method", "backbone_name", "build_config", "build_learner", "known_methods", "read_method"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class Method:
             raise ValueError(
                 f"There is no method at {self.path!r} ({error}): check the name, and that Python finds the module."
             ) from error
+        if not isinstance(learner, type) or not hasattr(learner, "traits"):
+            raise ValueError(
+                f"{self.path!r} is no method: expected a class that fulfils cldnet.methods.learner.Learner."
+            )
         return learner
 
 
@@ -100,6 +104,25 @@ def backbone_name(method: str, backbone: str, input_shape: tuple[int, ...]) -> s
     return auto_backbone(input_shape) if chosen == "auto" else chosen
 
 
+def build_config(name: str, options: Mapping[str, Any] | None = None) -> Any:
+    """Make the configuration of a method from some of its fields, or say which of them it does not have.
+
+    Examples
+    --------
+    >>> build_config("finetune", {"lr": 0.1}).lr
+    0.1
+    """
+    config_class = read_method(name).config_class
+    fields = config_class.__dataclass_fields__
+    unknown = sorted({*(options or {})} - {*fields})
+    if unknown:
+        raise ValueError(f"Method {name!r} does not take {', '.join(unknown)}; it takes {', '.join(fields)}.")
+    try:
+        return config_class(**(options or {}))
+    except TypeError as error:
+        raise ValueError(f"An option of method {name!r} has the wrong type: {error}.") from error
+
+
 def build_learner(
     name: str,
     setting: Setting,
@@ -132,14 +155,7 @@ def build_learner(
     from cldnet.nets import FeatureMap, build_backbone  # noqa: PLC0415
 
     method: Any = read_method(name)
-    fields = method.config_class.__dataclass_fields__
-    unknown = sorted({*(options or {})} - {*fields})
-    if unknown:
-        raise ValueError(f"Method {name!r} does not take {', '.join(unknown)}; it takes {', '.join(fields)}.")
-    try:
-        config = method.config_class(**(options or {}))
-    except TypeError as error:
-        raise ValueError(f"An option of method {name!r} has the wrong type: {error}.") from error
+    config = build_config(name, options)
     if isinstance(backbone, str):
         chosen = backbone_name(name, backbone, setting.input_shape)
         net = None if chosen == "none" else build_backbone(chosen, setting.input_shape, setting.seed, backbone_options)

@@ -27,6 +27,7 @@ __all__ = [
     "RandomReLU",
     "WhitenedPatches",
     "auto_backbone",
+    "backbone_defaults",
     "build_backbone",
     "build_map",
     "is_described",
@@ -45,7 +46,7 @@ BACKBONES: Mapping[str, str] = {
 }
 #: The class of each kind of feature map.
 FEATURE_MAPS: Mapping[str, type[Any]] = {made.kind: made for made in (RandomReLU, RandomFourier, WhitenedPatches)}
-_NOT_OPTIONS = {"self", "input_shape", "seed", "net"}
+_NOT_OPTIONS = {"self", "input_shape", "seed", "net", "generator"}
 
 
 def auto_backbone(input_shape: tuple[int, ...]) -> str:
@@ -92,6 +93,21 @@ def build_backbone(
         features: FeatureMap = FEATURE_MAPS[name](input_shape, seed=seed, **options)
         return features
     raise ValueError(f"backbone={name!r} is not known; use one of {sorted(BACKBONES)}, or a torch.nn.Module.")
+
+
+def backbone_defaults(name: str) -> dict[str, Any]:
+    """Give the options of a backbone that is made by name, each with the value that it has if nobody sets it.
+
+    Examples
+    --------
+    >>> backbone_defaults("mlp")
+    {'widths': (400, 400), 'bias': True}
+    """
+    made: Mapping[str, type[Any]] = {"mlp": MLP, "cnn": CNN, **FEATURE_MAPS}
+    if name not in made:
+        raise ValueError(f"There is no backbone {name!r}. {nearest_names(name, BACKBONES)}")
+    parameters = signature(made[name].__init__).parameters.values()
+    return {each.name: each.default for each in parameters if each.name not in _NOT_OPTIONS}
 
 
 def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:

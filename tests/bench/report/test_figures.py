@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise
 from random import Random
 from typing import Any
 
 import pytest
 
-from cldnet.bench.report.axes import Scale, beside, linear_axis, log_axis, spread
+from cldnet.bench.report.axes import Scale, linear_axis, log_axis
 from cldnet.bench.report.bars import forgetting, time
 from cldnet.bench.report.figures import accuracy, look_of, looks_of, matrices, memory
 from cldnet.bench.report.insides import features, own_company, ranks
+from cldnet.bench.report.names import Name, beside, box_of, spread
 from cldnet.bench.report.scene import Box, Label, Line, Marks, Plot, Shape, sheet
 from cldnet.bench.summary import Summary, summarise
 
@@ -146,12 +148,95 @@ def test_labels_keep_their_distance_and_order() -> None:
     assert all(b - a >= 20 - 1e-9 for a, b in pairwise(y for _, y in moved))
 
 
+Boxes = Sequence[tuple[float, float, float, float]]
+
+
+def check_names(places: Sequence[tuple[float, float]], found: Sequence[Name | None]) -> Boxes:
+    """No name touches another or a mark, each is nearest to its own mark, and has a lead unless it is right beside it."""
+    marks = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
+    boxes = []
+    for number, name in enumerate(found):
+        if name is None:
+            continue
+        box = box_of(name.label)
+        boxes.append(box)
+        distances = [
+            math.dist(place, (min(max(place[0], box[0]), box[2]), min(max(place[1], box[1]), box[3])))
+            for place in places
+        ]
+        assert distances[number] == min(distances)
+        assert (name.lead is None) == (name.label.place[1] == places[number][1] + 4)
+        for left, top, right, bottom in marks:
+            assert box[2] <= left or right <= box[0] or box[3] <= top or bottom <= box[1]
+    for one, other in combinations(boxes, 2):
+        assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+    return boxes
+
+
 def test_names_beside_marks_do_not_touch() -> None:
     places = [(100.0, 100.0), (110.0, 104.0), (105.0, 96.0)]
-    labels = beside(places, ["one", "two", "three"], (0, 0), (400, 200))
-    assert None not in labels
-    assert len({(label.place, label.anchor) for label in labels if label}) == 3
+    assert len(check_names(places, beside(places, ["one", "two", "three"], (0, 0), (400, 200)))) >= 2
     assert beside([(5.0, 5.0)], ["no room at all"], (0, 0), (20, 20)) == [None]
+
+
+def test_names_of_marks_that_touch_are_not_taken_for_each_others() -> None:
+    # The demo: names of two methods once stood beside each other's marks.
+    marks = {
+        "CLDNet (exact)": (352.1, 45.8),
+        "CLDNet (hbo)": (360.5, 52.7),
+        "OWM": (348.6, 55.2),
+        "Joint training (grows)": (196.1, 47.0),
+        "EWC": (235.9, 218.0),
+        "Fine-tuning": (107.5, 236.0),
+    }
+    found = beside(list(marks.values()), list(marks), (56, 18), (540, 260))
+    assert None not in found
+    check_names(list(marks.values()), found)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_names_of_a_crowd_are_right_or_are_left_to_the_key(seed: int) -> None:
+    draw = Random(seed)
+    places = [(draw.uniform(60, 400), draw.gauss(80, 30)) for _ in range(12)]
+    check_names(places, beside(places, [f"method {number}" for number in range(12)], (56, 18), (540, 260)))
+
+
+def test_a_lead_does_not_cross_another_mark_or_name() -> None:
+    draw = Random(3)
+    places = [(draw.uniform(100, 160), draw.uniform(80, 140)) for _ in range(8)]
+    found = beside(places, ["name"] * 8, (0, 0), (400, 260))
+    led = [(number, name) for number, name in enumerate(found) if name and name.lead]
+    assert led
+    for number, name in led:
+        assert name.lead is not None
+        (x, y), (right, down) = name.lead
+        on_it = [(x + (right - x) * k / 50, y + (down - y) * k / 50) for k in range(50)]
+        for other, place in enumerate(places):
+            if other != number and max(abs(place[0] - x), abs(place[1] - y)) > 7:
+                assert min(math.dist(place, at) for at in on_it) > 5
+
+
+def test_more_series_than_looks_have_no_key_but_a_sentence(made_up: Maker) -> None:
+    for count, alike in ((56, False), (57, True)):
+        many = summarise([made_up("digits", f"method {number}", 0) for number in range(count)])
+        for make in (memory, accuracy):
+            plot = make(many, looks_of(many))
+            assert plot is not None
+            assert not plot.named
+            assert len(plot.key) == (0 if alike else count)
+            assert ("the numbers below name the marks" in plot.caption) == alike
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_the_words_along_a_matrix_fit(made_up: Maker, tasks: int) -> None:
+    long = [method + "n" * 28 for method in ("ewc", "owm")]
+    plot = matrices(summarise([made_up("digits", method, 0, tasks) for method in long]))
+    assert plot is not None
+    scene = plot.panels[0].scene
+    assert scene.width >= 150
+    assert scene.height >= 34 + 65  # "after task" is turned, and ends at 34
+    places = {label.text: label.place[0] for label in sheet(plot, "").shapes if isinstance(label, Label)}
+    assert places[long[1]] - places[long[0]] >= 31 * 7
 
 
 def test_a_scale_of_ratios_puts_the_geometric_mean_in_the_middle() -> None:

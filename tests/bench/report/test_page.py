@@ -15,6 +15,7 @@ import pytest
 
 from cldnet.bench.report import write_report
 from cldnet.bench.report.style import DARK, LIGHT, SHADES, ink_on, luminance
+from cldnet.bench.report.svg import clean
 
 Writer = Callable[..., Path]
 VOID = {"meta", "col", "input"}
@@ -215,3 +216,56 @@ def test_streams_that_could_not_be_read_and_losses_that_are_no_numbers_are_told(
     assert "split-mnist could not be read: There is no &lt;MNIST&gt;." in page
     assert "Epochs with a loss that is no number" in page
     assert '"losses":[[1.0],[]]' in page
+
+
+def test_a_method_without_forgetting_does_not_need_the_task(write_results: Writer, tmp_path: Path) -> None:
+    def one_task(result: dict[str, Any]) -> dict[str, Any]:
+        return result | {"scores": result["scores"] | {"forgetting": None}}
+
+    folder = write_results(tmp_path, methods=("ewc", "pnn"), seeds=1, tasks=1, change=one_task)
+    page = write_report(folder).page.read_text("utf-8")
+    assert rows_of(page, "results")["EWC"][2] == "no figure"
+    assert rows_of(page, "runs")["EWC"][2] == "no figure"
+    assert rows_of(page, "results")["PNN"][:3] == ["needs the task"] * 3
+    assert rows_of(page, "runs")["PNN"][1:3] == ["needs the task"] * 2
+    assert "EWC needs the task" not in page
+
+
+def with_orders(*orders: list[int]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def change(result: dict[str, Any]) -> dict[str, Any]:
+        return result | {"stream": result["stream"] | {"class_order": orders[result["seed"]]}}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("orders", "said"),
+    [
+        (([0, 1], [1, 0], [2, 1]), "over runs, each with a class order of its own."),
+        (([0, 1], [0, 1], [0, 1]), "over runs, all in the same class order."),
+        (([0, 1], [1, 0], [0, 1]), "over runs, some of them in the same class order."),
+    ],
+)
+def test_the_note_says_whether_seeds_have_class_orders_of_their_own(
+    write_results: Writer, tmp_path: Path, orders: tuple[list[int], ...], said: str
+) -> None:
+    folder = write_results(tmp_path, methods=("ewc",), change=with_orders(*orders))
+    assert said in write_report(folder).page.read_text("utf-8")
+
+
+def test_a_single_run_has_no_deviation_to_explain(write_results: Writer, tmp_path: Path) -> None:
+    page = write_report(write_results(tmp_path, methods=("ewc",), seeds=1)).page.read_text("utf-8")
+    assert "±" not in Reader(page).words
+
+
+def test_joined_letters_stay_joined_and_nothing_turns_the_text() -> None:
+    for word in ("\U0001f469\u200d\U0001f52c", "می\u200cخواهم"):
+        assert clean(word) == word
+    for turn in "\u200e\u200f\u202a\u202e\u2066\u2069\u061c\ufeff\x00":
+        assert clean(f"a{turn}b") == "a\ufffdb"
+
+
+def test_only_many_runs_are_put_in_a_box(write_results: Writer, tmp_path: Path) -> None:
+    for seeds, tall in ((40, False), (41, True)):
+        folder = write_results(tmp_path / str(seeds), methods=("ewc",), seeds=seeds, tasks=1)
+        assert ('<div class="scroll runs tall"' in write_report(folder).page.read_text("utf-8")) == tall

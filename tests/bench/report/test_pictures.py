@@ -29,7 +29,7 @@ def test_a_picture_shows_the_whole_sheet_at_twice_its_size(made_up: Maker) -> No
     assert size(png_file(plot, "Matrices")) == pytest.approx((2 * scene.width, 2 * scene.height), abs=2)
 
 
-@pytest.mark.parametrize("name", [r"$\frac{", "_$x$", "a long name " * 100, "名前", "a\x00b\u202e"])
+@pytest.mark.parametrize("name", [r"$\frac{", "_$x$", "a long name " * 100, "名前", "a\x00b\u202e", "می\u200cخواهم"])
 def test_odd_names_can_be_drawn(made_up: Maker, name: str) -> None:
     summaries = summarise([made_up("digits", "ewc", 0, label=name)])
     for make in (memory, accuracy):

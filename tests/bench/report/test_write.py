@@ -141,10 +141,22 @@ def test_streams_whose_names_look_alike_have_files_of_their_own(write_results: W
         ("ranks", {"threshold": 0.5, "tasks": [{"0": {"width": 0, "rank": "x", "trace": 1}}]}),
         ("ranks", {"threshold": 0.5, "tasks": [{"0": {"width": 9, "rank": float("nan"), "trace": 1}}]}),
         ("ranks", {"threshold": 0.5, "tasks": []}),
+        ("ranks", {"threshold": 0.5, "tasks": [{"0": {"width": 0, "rank": 0, "trace": 1}}]}),
+        ("ranks", {"threshold": 0.5, "tasks": [{"0": {"width": 9, "rank": 9, "trace": 1e90}}]}),
+        ("ranks", {"tasks": [{"0": {"width": 9, "rank": 9, "trace": 1}}]}),
+        ("ranks", {"threshold": 10**400, "tasks": [{"0": {"width": 9, "rank": 9, "trace": 1}}]}),
+        ("features", {"classes": ["a"], "tasks": [{"points": [[0, 1e99]], "rows": [0]}]}),
+        ("matrix", [[1.5]]),
+        ("bytes", {"weights": 1e99}),
+        ("bytes", {"weights": -1}),
+        ("seconds", {"total": 1e99}),
+        ("seconds", {"total": 1, "train": [-1]}),
+        ("parameters", 10**400),
         ("features", {"classes": ["a"], "tasks": [{"points": [[0, 1]], "rows": [3]}]}),
         ("features", {"classes": ["a"], "tasks": [{"points": [[0, float("inf")]], "rows": [0]}]}),
         ("features", {"classes": ["a"], "tasks": [{"points": [[0, 1]], "rows": []}]}),
         ("diagnostics", {"leaky": {"task_known": "<b>"}}),
+        ("diagnostics", {"leaky": {"task_known": 7}}),
         ("losses", [["high"]]),
         ("threads", "<b>"),
         ("versions", None),
@@ -157,3 +169,58 @@ def test_a_part_that_cannot_be_read_is_named_and_nothing_is_written(
     with pytest.raises(ValueError, match=r"split-digits_owm_seed0_00.json has .* that cannot be read"):
         write_report(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("score", "value"), [("average_accuracy", 1.5), ("forgetting", -1.5), ("task_il_accuracy", -1)]
+)
+def test_a_score_that_cannot_be_is_refused_by_the_name_of_its_file(
+    write_results: Writer, tmp_path: Path, score: str, value: float
+) -> None:
+    def impossible(result: dict[str, Any]) -> dict[str, Any]:
+        return result | {"scores": result["scores"] | {score: value}}
+
+    folder = write_results(tmp_path, methods=("owm",), seeds=1, change=impossible)
+    with pytest.raises(ValueError, match=rf"split-digits_owm_seed0_00.json .*{score}"):
+        write_report(folder)
+
+
+def test_a_stream_without_its_class_order_is_refused_by_the_name_of_its_file(
+    write_results: Writer, tmp_path: Path
+) -> None:
+    def without(result: dict[str, Any]) -> dict[str, Any]:
+        return result | {"stream": {key: value for key, value in result["stream"].items() if key != "class_order"}}
+
+    folder = write_results(tmp_path, methods=("owm",), seeds=1, change=without)
+    with pytest.raises(ValueError, match=r"split-digits_owm_seed0_00.json .*class_order"):
+        write_report(folder)
+
+
+def test_a_run_of_no_time_and_of_no_bytes_can_be_drawn(write_results: Writer, tmp_path: Path) -> None:
+    nothing = {"seconds": {"total": 5e-324}, "bytes": {}}
+    assert write_report(write_results(tmp_path, methods=("ewc",), seeds=1, change=lambda r: r | nothing)).plots
+
+
+def test_plots_of_streams_that_are_gone_are_removed_and_nothing_else(write_results: Writer, tmp_path: Path) -> None:
+    folder, out = (
+        write_results(tmp_path / "a", methods=("ewc",), seeds=1, streams=("one", "two,tasks=2")),
+        tmp_path / "out",
+    )
+    write_report(folder, out)
+    kept = {"mine.png", "two-memory.svg", "notes.txt"}
+    for name in kept:
+        (out / "plots" / name).write_text("mine")
+    for file in folder.glob("two*"):
+        file.unlink()
+    report = write_report(folder, out)
+    assert plots_in(out) == kept | {path.name for path in report.plots}
+    assert {name.split("-")[0] for name in plots_in(out) - kept} == {"one"}
+
+
+def test_a_page_of_somebody_else_does_not_say_what_to_remove(write_results: Writer, tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "a", methods=("ewc",), seeds=1)
+    (folder / "thesis-memory.svg").write_text("mine")
+    links = ("plots/../thesis-memory.svg", "plots/%2E%2E%2Fthesis-memory.svg", "thesis-memory.svg")
+    (folder / "index.html").write_text("".join(f'<a href="./{link}">SVG</a>' for link in links))
+    write_report(folder)
+    assert (folder / "thesis-memory.svg").read_text() == "mine"

@@ -1,16 +1,14 @@
-"""Scales, ticks, frames, and places for names that do not touch each other."""
+"""Scales, ticks and frames."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cldnet.bench.report.scene import Label, Line, Place, Shape
+from cldnet.bench.report.scene import Label, Line, Shape
 
-__all__ = ["Axis", "Scale", "beside", "frame", "linear_axis", "log_axis", "spread", "task_axis"]
-
-LETTER, LINE = 8.6, 17  # width of a letter and height of a line, as a phone shows them (see page.css)
+__all__ = ["Axis", "Scale", "frame", "linear_axis", "log_axis", "task_axis"]
 
 
 @dataclass(frozen=True)
@@ -92,70 +90,3 @@ def frame(x: Axis, y: Axis, width: float, height: float) -> list[Shape]:
     shapes += [Label((x.scale(value), bottom + 18), words, anchor="middle") for value, words in x.ticks]
     shapes += [Line(((left, bottom), (right, bottom)), "base"), Label((right, height - 4), x.title, anchor="end")]
     return [*shapes, Label((0, 10), y.title)] if y.title else shapes
-
-
-def spread(places: Sequence[float], gap: float) -> list[float]:
-    """Move labels apart until they are at least `gap` from each other, keeping their order.
-
-    Examples
-    --------
-    >>> spread([10.0, 12.0, 100.0], gap=20)
-    [1.0, 21.0, 100.0]
-    """
-    # Labels that touch form a block, which sits at the mean of the places that its labels want.
-    blocks: list[list[int]] = []
-    for index in sorted(range(len(places)), key=lambda i: places[i]):
-        blocks.append([index])
-        while len(blocks) > 1 and _start(blocks[-2], places, gap) + len(blocks[-2]) * gap > _start(
-            blocks[-1], places, gap
-        ):
-            last = blocks.pop()
-            blocks[-1] += last
-    moved = list(places)
-    for block in blocks:
-        for rank, index in enumerate(block):
-            moved[index] = _start(block, places, gap) + rank * gap
-    return moved
-
-
-def _start(block: Sequence[int], places: Sequence[float], gap: float) -> float:
-    return sum(places[i] for i in block) / len(block) - (len(block) - 1) * gap / 2
-
-
-def beside(places: Sequence[Place], names: Sequence[str], corner: Place, far: Place) -> list[Label | None]:
-    """Find room for a name near each mark, clear of all marks and of other names; None where there is none.
-
-    Examples
-    --------
-    >>> [label.anchor for label in beside([(10, 50), (190, 50)], ["left", "right"], (0, 0), (200, 100))]
-    ['start', 'end']
-    """
-    taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
-    labels: list[Label | None] = [None] * len(places)
-    for number in sorted(range(len(places)), key=lambda number: places[number][1]):
-        for label in _near(places[number], names[number]):
-            width = LETTER * len(label.text)
-            left = label.place[0] - {"start": 0.0, "middle": width / 2, "end": width}[label.anchor]
-            box = (left, label.place[1] + 3 - LINE, left + width, label.place[1] + 3)
-            inside = corner[0] <= box[0] and corner[1] <= box[1] and box[2] <= far[0] and box[3] <= far[1]
-            if inside and not any(_touch(box, other) for other in taken):
-                labels[number] = label
-                taken.append(box)
-                break
-    return labels
-
-
-def _near(place: Place, name: str) -> Iterator[Label]:
-    """Places for a name, the best first: beside its mark, above or below, then farther and farther away."""
-    x, y = place
-    sides = ((10, "start"), (-10, "end"))
-    yield from (Label((x + right, y + 4), name, "name", anchor) for right, anchor in sides)
-    for down in (-11, 22):
-        yield from (Label((x + r, y + down), name, "name", at) for r, at in ((0, "middle"), (4, "start"), (-4, "end")))
-    for away in (18, 30, 42, 54):
-        for right, anchor in sides:
-            yield from (Label((x + 2 * right, y + 4 + down), name, "name", anchor) for down in (away, -away))
-
-
-def _touch(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

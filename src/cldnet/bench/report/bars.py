@@ -50,7 +50,7 @@ def time(summaries: Sequence[Summary], looks: Looks) -> Plot | None:
         return None
     shown.sort(key=lambda row: row[1])
     longest = max(max(total, train + evaluate) for _, total, train, evaluate in shown)
-    axis = linear_axis(0, longest or 1, 8, WIDTH + SIDE - 12, "", lambda seconds: f"{seconds:,.6g} s")
+    axis = linear_axis(0, max(longest, 1e-3), 8, WIDTH + SIDE - 12, "", lambda seconds: f"{seconds:,.6g} s")
     shapes: list[Shape] = _rows_frame(axis, len(shown))
     for row, (s, total, train, evaluate) in enumerate(shown):
         at, role = _row_at(row), f"s{looks[s.name].colour}"

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cldnet.bench.report.reading import legible, number
+from cldnet.bench.report.reading import LARGEST, legible, number
 from cldnet.bench.report.svg import clean
 from cldnet.bench.report.tables import Column, Row, T, sort_keys
 from cldnet.bench.summary import Result, Summary
@@ -50,7 +50,8 @@ def _table(columns: Sequence[Column[T]], rows: Sequence[T], summaries: Sequence[
 
 def _detail(row: Row, texts: dict[str, int]) -> dict[str, Any]:
     if row.result is None:
-        facts = {"Not run": row.failure or "The plan asks for this run; it has no result yet."}
+        unrun = "The plan asks for this run; it has no result yet."
+        facts = {"Failed": row.failure} if row.failure else {"Not run": unrun}
     else:
         with legible(row.result, "details"):
             facts = _facts(row.result)
@@ -75,7 +76,9 @@ def _facts(result: Result) -> dict[str, str]:
         "Growth in bytes, as declared": growth.get("declared"),
         "Growth in bytes, as measured": growth.get("measured"),
         "Epochs with a loss that is no number": _lost(result) or None,
-        "Parameters": f"{number(result['parameters']):,.0f}" if result.get("parameters") is not None else None,
+        "Parameters": f"{number(result['parameters'], 0, LARGEST):,.0f}"
+        if result.get("parameters") is not None
+        else None,
         "Capacity (as the paper counts it)": result.get("capacity_paper"),
         "Threads": result.get("threads"),
         "Versions": _listed(result["versions"], str),

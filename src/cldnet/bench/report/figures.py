@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from cldnet.bench.report.axes import Axis, beside, frame, linear_axis, log_axis, spread, task_axis
+from cldnet.bench.report.axes import Axis, frame, linear_axis, log_axis, task_axis
+from cldnet.bench.report.names import beside, spread
 from cldnet.bench.report.reading import scores_of
 from cldnet.bench.report.scene import Box, Label, Line, Look, Marks, Panel, Plot, Scene, Shape, Table
 from cldnet.bench.report.style import GREY, MARKERS, SHADES
@@ -28,8 +29,9 @@ __all__ = [
 
 #: Nothing is done against forgetting; all data is kept. What a method is worth lies between them.
 BOUNDS = {"finetune": Look(GREY, 4, dashed=True), "joint": Look(GREY, 2, dashed=True)}
-WIDTH, HEIGHT, SIDE = 400, 294, 140
-LEFT, TOP, BOTTOM = 56, 34, 250
+WIDTH, HEIGHT, SIDE = 400, 304, 140
+LEFT, TOP, BOTTOM = 56, 44, 260
+NO_KEY = " There are more methods than colours and shapes: the numbers below name the marks."
 Looks = Mapping[str, Look]
 
 
@@ -60,54 +62,57 @@ def memory(summaries: Sequence[Summary], looks: Looks) -> Plot | None:
         return None
     x = log_axis([kept for *_, kept in shown], LEFT + 12, WIDTH, "bytes kept, all told", _short_bytes)
     y = _accuracy_axis(
-        [v for s, *_ in shown for v in scores_of(s, "average_accuracy")], "accuracy after the last task (↖ better)"
+        [v for s, *_ in shown for v in scores_of(s, "average_accuracy")], "mean accuracy after the last task (↖ better)"
     )
     shapes = frame(x, y, WIDTH + SIDE, HEIGHT)
     places = [(x.scale(kept), y.scale(value)) for _, value, kept in shown]
     names = [clip(s.name, 28) + (" (grows)" if s.grows else "") for s, *_ in shown]
-    labels = beside(places, names, (LEFT, TOP - 20), (WIDTH + SIDE, BOTTOM))
-    for (s, value, kept), place, label in zip(shown, places, labels, strict=True):
-        if label is not None and abs(label.place[1] - place[1]) > 22:  # far enough to ask whose name it is
-            shapes.append(Line((place, (label.place[0], label.place[1] - 4)), "lead", looks[s.name]))
+    found = beside(places, names, (LEFT, TOP - 26), (WIDTH + SIDE, BOTTOM))
+    leads = [(name.lead, looks[s.name]) for name, (s, *_) in zip(found, shown, strict=True) if name and name.lead]
+    shapes += [Line(lead, "lead", look) for lead, look in leads]
+    for (s, value, kept), place in zip(shown, places, strict=True):
         low, high = (min(max(value + sign * (s.accuracy_std or 0), y.scale.low), 1.0) for sign in (-1, 1))
         if high > low:
             shapes.append(Line(((place[0], y.scale(low)), (place[0], y.scale(high))), "whisker", looks[s.name]))
         title = f"{s.name}: {s.accuracy_text}, {human_bytes(kept)}"
         shapes.append(Marks((place,), looks[s.name], title, 6, hollow=s.keeps_data))
-    shapes += [label for label in labels if label is not None]
+    shapes += [name.label for name in found if name is not None]
+    named, key = None not in found, _key(shown, looks)
     figures = "; ".join(f"{s.name} {s.accuracy_text} with {human_bytes(kept)}" for s, _, kept in shown)
     rows = ((s.name, s.accuracy_text, human_bytes(b), yes_no(s.keeps_data), yes_no(s.grows)) for s, _, b in shown)
     return Plot(
         "memory",
         "Accuracy against memory",
-        "Accuracy after the last task, against all that is kept to learn on. Filled marks keep no data, hollow ones keep "
-        "some; the upper left is best.",
+        "Accuracy after the last task, the mean over all tasks, against all that is kept to learn on. Filled marks keep no "
+        f"data, hollow ones keep some; the upper left is best.{'' if named or key else NO_KEY}",
         (Panel(Scene(WIDTH + SIDE, HEIGHT, tuple(shapes)), f"Accuracy against bytes kept: {figures}."),),
         Table(("Method", "Accuracy", "Bytes kept", "Keeps data?", "Grows?"), tuple(rows)),
-        _key(shown, looks),
-        named=None not in labels,
+        key,
+        named,
     )
 
 
 def accuracy(summaries: Sequence[Summary], looks: Looks) -> Plot | None:
-    """Plot the mean accuracy over the classes seen so far, after each task."""
+    """Plot the mean accuracy over the tasks seen so far, after each task."""
     shown = [(s, s.curve) for s in summaries if s.curve is not None]
     if not shown:
         return None
     series = [(s.name, curve, s.run_curves if s.runs > 1 else []) for s, curve in shown]
-    scene, named = curves(series, looks, "accuracy over the classes seen so far")
+    scene, named = curves(series, looks, "mean accuracy on the tasks so far")
+    key = _key(shown, looks)
     tasks = max(len(curve) for _, curve in shown)
     ends = "; ".join(f"{s.name} {percent(curve[-1])}" for s, curve in shown)
     return Plot(
         "accuracy",
         "Accuracy after each task",
-        "Over all classes seen so far. Strong lines are means, thin lines are single runs.",
-        (Panel(scene, f"Accuracy over the classes seen so far. After the last task: {ends}."),),
+        "The mean over the tasks so far, with all classes seen so far as candidates. Strong lines are means over runs, thin "
+        f"lines are single runs.{'' if named or key else NO_KEY}",
+        (Panel(scene, f"Mean accuracy over the tasks seen so far. After the last task: {ends}."),),
         Table(
             ("Method", *(f"after {task}" for task in range(1, tasks + 1))),
             tuple((s.name, *map(percent, curve)) for s, curve in shown),
         ),
-        _key(shown, looks),
+        key,
         named,
     )
 
@@ -187,7 +192,7 @@ def _heat(matrix: Matrix) -> Scene:
                 words = f"{100 * value:.{1 if cell == 40 else 0}f}".replace("100.0", "100")
                 shapes.append(Label((x + cell / 2 - 1, y + cell / 2 + 3), words, f"t{shade}", "middle"))
     side = size * cell + 36
-    return Scene(side, side, tuple(shapes))
+    return Scene(max(side, 150), max(side, 104), tuple(shapes))  # room for the words along both sides
 
 
 def _accuracy_axis(values: Sequence[float], title: str) -> Axis:
@@ -200,7 +205,10 @@ def _places(values: Sequence[float], x: Axis, y: Axis) -> tuple[tuple[float, flo
 
 
 def _key(shown: Sequence[tuple[Summary, *tuple[object, ...]]], looks: Looks) -> tuple[tuple[Look, str], ...]:
-    return tuple((looks[row[0].name], row[0].name) for row in shown)
+    """Return each series with its look; nothing where two look alike, since such a key would mislead."""
+    key = {row[0].name: looks[row[0].name] for row in shown}
+    own = [look for look in key.values() if not look.dashed]
+    return tuple((look, name) for name, look in key.items()) if len(set(own)) == len(own) else ()
 
 
 def per_cent(value: float) -> str:

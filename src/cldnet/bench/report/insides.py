@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cldnet.bench.report.figures import curves, look_of
-from cldnet.bench.report.reading import legible, number
+from cldnet.bench.report.reading import legible, number, share
 from cldnet.bench.report.scene import Marks, Panel, Plot, Scene, Shape, Table
 from cldnet.bench.report.style import COLOURS
 from cldnet.bench.summary import Result, Summary
@@ -18,6 +18,8 @@ from cldnet.bench.wording import clip, percent
 __all__ = ["features", "ranks"]
 
 PLANE = 190  # pixels of a map of features
+FAR = 1e9  # no map of features reaches farther; squares of what does are no numbers
+ROUNDING = 1e-3  # eigenvalues of a projector are in [0, 1], but for what is lost in single precision
 Curves = dict[str, list[float]]  # a value a task, by layer
 
 
@@ -41,8 +43,8 @@ def ranks(summaries: Sequence[Summary]) -> Plot | None:
             width = max(width, *(len(curve) for curve in layers.values()))
     if not panels:
         return None
-    found = (run["ranks"] for summary in summaries for run in summary.results if run.get("ranks"))
-    thresholds = " or ".join(sorted({f"{number(ranks['threshold']):g}" for ranks in found}))
+    found = (run for summary in summaries for run in summary.results if run.get("ranks"))
+    thresholds = " or ".join(sorted({_threshold(run) for run in found}))
     return Plot(
         "ranks",
         "Room left in the projectors",
@@ -71,10 +73,10 @@ def features(summaries: Sequence[Summary]) -> Plot | None:
     rank_of = {name: rank for rank, name in enumerate(classes)}
     for (summary, run), run_maps in zip(drawn, maps, strict=True):
         shares = [own_company(points, names) for points, names in run_maps]
-        for task, ((points, names), share) in enumerate(zip(run_maps, shares, strict=True), start=1):
-            said = f"{percent(share)} of the images lie next to one of their own class"
+        for task, ((points, names), own) in enumerate(zip(run_maps, shares, strict=True), start=1):
+            said = f"{percent(own)} of the images lie next to one of their own class"
             label = f"{summary.name}, seed {run['seed']}: features after task {task}; {said}."
-            title = f"after task {task}: {100 * share:.0f}%"
+            title = f"after task {task}: {100 * own:.0f}%"
             panels.append(Panel(_plane(points, names, rank_of), label, title, f"{summary.name}, seed {run['seed']}"))
         rows.append((summary.name, *map(percent, shares)))
         width = max(width, len(shares))
@@ -135,7 +137,7 @@ def _maps(run: Result) -> list[tuple[list[list[float]], list[str]]]:
         labels = [str(label) for label in found["classes"]]
         maps = []
         for task in found["tasks"]:
-            points = [[number(x), number(y)] for x, y in task["points"]]
+            points = [[number(x, -FAR, FAR), number(y, -FAR, FAR)] for x, y in task["points"]]
             names = [labels[row] for row in task["rows"]]
             if len(names) != len(points):
                 raise ValueError(f"{len(points)} points with {len(names)} classes")
@@ -149,11 +151,16 @@ def _ranks(run: Result) -> tuple[Curves, Curves]:
         mean: Curves = {}
         for task in run["ranks"]["tasks"]:
             for layer, one in task.items():
-                free.setdefault(layer, []).append(number(one["rank"]) / number(one["width"]))
-                mean.setdefault(layer, []).append(number(one["trace"]))
+                free.setdefault(layer, []).append(share(number(one["rank"]) / number(one["width"])))
+                mean.setdefault(layer, []).append(share(one["trace"], rounding=ROUNDING))
         if not free:
             raise ValueError("no layer")
         return free, mean
+
+
+def _threshold(run: Result) -> str:
+    with legible(run, "ranks"):
+        return f"{number(run['ranks']['threshold']):g}"
 
 
 def _mean_curves(summary: Summary, runs: Sequence[Curves]) -> Curves:

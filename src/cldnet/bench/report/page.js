@@ -31,7 +31,7 @@
     };
 
     // Only rows that are seen are in the document: laying out thousands would take a second.
-    const place = (room) => {
+    const place = (room, next) => {
       limit = room;
       const fitting = order.filter((row) => fits[row]);
       const seen = document.createDocumentFragment();
@@ -42,8 +42,9 @@
       }
       body.replaceChildren(seen);
       const left = fitting.length - limit;
+      if (left <= 0 && next !== undefined) rows[next].querySelector(".open").focus(); // a hidden button has no focus
       more.hidden = left <= 0;
-      more.textContent = `Show ${Math.min(left, STEP)} more of ${left}`;
+      more.textContent = `Show ${Math.min(left, STEP)} more of ${left.toLocaleString("en")}`;
       return fitting.length;
     };
 
@@ -96,7 +97,7 @@
       });
       head.replaceChildren(button);
     });
-    more.addEventListener("click", () => place(limit + STEP));
+    more.addEventListener("click", () => place(limit + STEP, order.filter((row) => fits[row])[limit]));
     addEventListener("beforeprint", () => place(Infinity));
     table.parentElement.after(more);
     return { rows, filter };
@@ -140,6 +141,12 @@
     for (const run of data.results.runs[at]) {
       const heads = [...document.querySelectorAll("#runs thead th")].map((head) => head.textContent);
       const cells = [...runs.rows[run].cells], cell = (title) => cells[heads.indexOf(title)];
+      const [name, value] = data.runs.details[run].facts.map((fact) => data.texts[fact]);
+      if (!cell("File").querySelector("a")) {
+        const why = name === "Failed" ? `failed: ${value}` : "not run";
+        list.append(element("li", {}, `Seed ${cell("Seed").textContent}: ${why}`));
+        continue;
+      }
       const file = cell("File").cloneNode(true);
       const said = `Seed ${cell("Seed").textContent}: accuracy ${cell("Accuracy").textContent}, forgetting `
         + `${cell("Forgetting").textContent}, ${cell("Seconds").textContent} s, ${cell("Bytes kept").textContent} `;
@@ -158,7 +165,8 @@
     };
     const [[some, all], [someRuns, allRuns]] = [results.filter(wanted), runs.filter(wanted)];
     for (const section of sections) section.hidden = Boolean(wanted.stream) && section.dataset.stream !== wanted.stream;
-    count.textContent = `${some} of ${all} results, ${someRuns} of ${allRuns} runs shown`;
+    const say = (number) => number.toLocaleString("en");
+    count.textContent = `${say(some)} of ${say(all)} results, ${say(someRuns)} of ${say(allRuns)} runs match`;
   };
   form.addEventListener("input", apply);
   form.addEventListener("reset", () => setTimeout(apply));

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from cldnet.bench.report.details import page_data
-from cldnet.bench.report.reading import legible, number
+from cldnet.bench.report.notes import notes
+from cldnet.bench.report.reading import class_orders, legible, share
 from cldnet.bench.report.scene import Panel, Plot, Table
 from cldnet.bench.report.style import page_style, read
 from cldnet.bench.report.svg import drawing, key_mark, text
-from cldnet.bench.report.tables import Row, best_accuracies, html_table, link, results_columns, runs_columns
+from cldnet.bench.report.tables import (
+    Row,
+    html_table,
+    link,
+    needs_the_task,
+    results_columns,
+    runs_columns,
+)
 from cldnet.bench.results import Folder
 from cldnet.bench.summary import Summary
 from cldnet.bench.wording import NEEDS_THE_TASK, percent
@@ -49,7 +56,7 @@ def render_page(folder: Folder, summaries: Sequence[Summary], drawn: Drawn, link
             _head(folder, summaries),
             f'<section aria-labelledby="results-title">\n<h2 id="results-title">Results</h2>\n{_filters(summaries)}',
             html_table("results", "Results by method: means over the runs", columns, summaries),
-            f"{_notes(summaries)}\n</section>",
+            f"{notes(summaries)}\n</section>",
             *(_stream(at, stream, drawn[stream], summaries) for at, stream in enumerate(drawn)),
             '<section aria-labelledby="runs-title">\n<h2 id="runs-title">Every run</h2>\n'
             "<p>Each figure above is a mean over some of these. Open a run to see what it takes to repeat and to check it.</p>",
@@ -83,7 +90,7 @@ def _rows(folder: Folder, summaries: Sequence[Summary]) -> list[Row]:
 def _head(folder: Folder, summaries: Sequence[Summary]) -> str:
     names = len({s.name for s in summaries})
     streams = list(dict.fromkeys(s.stream for s in summaries))
-    orders = {json.dumps(r["stream"]["class_order"], default=str) for s in summaries for r in s.results}
+    orders = class_orders(result for s in summaries for result in s.results)
     said = text(streams[0]) if len(streams) == 1 else _count(len(streams), "stream")
     notices = []
     missing, runs = sum(len(s.missing) for s in summaries), sum(s.runs for s in summaries)
@@ -128,30 +135,17 @@ def _filters(summaries: Sequence[Summary]) -> str:
     )
 
 
-def _notes(summaries: Sequence[Summary]) -> str:
-    bold = (
-        " In bold: the highest of its stream between the bounds, fine-tuning (nothing is done against forgetting) and "
-    )
-    bold += "joint training (all data is kept)."
-    return (
-        '<p class="note">Accuracy: over all classes after the last task, without knowing the task; ± is the sample standard '
-        f"deviation over runs, each with a class order of its own.{bold if best_accuracies(summaries) else ''} "
-        "Incremental accuracy: the mean of that after every task. Forgetting: the mean loss from a task’s best accuracy "
-        "to its last. Task-IL accuracy: the same model, but told the task of each image.</p>"
-    )
-
-
 def _stream(at: int, stream: str, plots: Sequence[tuple[Plot, Sequence[str]]], summaries: Sequence[Summary]) -> str:
     own = [s for s in summaries if s.stream == stream]
-    silent = [s.name for s in own if s.runs and s.accuracy is None]
-    notes = [f"{text(name)} {NEEDS_THE_TASK}: it has no class-incremental accuracy to draw." for name in silent]
+    silent = [s.name for s in own if needs_the_task(s.results)]
+    remarks = [f"{text(name)} {NEEDS_THE_TASK}: it has no class-incremental accuracy to draw." for name in silent]
     if not any(s.runs for s in own):
-        notes.append("Nothing was run on this stream yet.")
+        remarks.append("Nothing was run on this stream yet.")
     figures = "\n".join(_figure(stream, plot, files) for plot, files in plots)
     return (
         f'<section class="stream" data-stream="{text(stream)}" aria-labelledby="stream-{at}">\n'
         f'<h2 id="stream-{at}">{text(stream)}</h2>\n'
-        + "".join(f'<p class="note">{note}</p>\n' for note in notes)
+        + "".join(f'<p class="note">{remark}</p>\n' for remark in remarks)
         + (f'<div class="plots">\n{figures}\n</div>\n' if figures else "")
         + "</section>"
     )
@@ -203,7 +197,7 @@ def _leaky(summary: Summary) -> list[dict[str, float | None]]:
         with legible(result, "diagnostics"):
             leaky = (result.get("diagnostics") or {}).get("leaky") or {}
             names = ("task_known", "own_test_statistics", "best_epoch")
-            figures = {name: None if leaky.get(name) is None else number(leaky[name]) for name in names}
+            figures = {name: None if leaky.get(name) is None else share(leaky[name]) for name in names}
         if any(value is not None for value in figures.values()):
             found.append(figures)
     return found

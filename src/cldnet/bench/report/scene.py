@@ -9,6 +9,7 @@ from itertools import groupby
 __all__ = ["Box", "Label", "Line", "Look", "Marks", "Panel", "Place", "Plot", "Scene", "Shape", "Table", "sheet"]
 
 Place = tuple[float, float]
+LETTER = 7.5  # width of a letter of a title, in a file
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def sheet(plot: Plot, heading: str) -> Scene:
             shapes.append(Label((0, top + 12), group, "head"))
             top += 26
         row = list(panels)
+        room = max(max(panel.scene.width + panel.scene.side, LETTER * len(panel.title)) for panel in row) + 24
         for start in range(0, len(row), plot.columns):
             left, bottom = 0.0, top
             for panel in row[start : start + plot.columns]:
@@ -141,7 +143,7 @@ def sheet(plot: Plot, heading: str) -> Scene:
                 if panel.title:
                     shapes.append(Label((left, top + 12), panel.title, "name"))
                 shapes += moved(panel.scene.shapes, left, below)
-                left += panel.scene.width + panel.scene.side + 24
+                left += room
                 bottom = max(bottom, below + panel.scene.height)
             width, top = max(width, left - 24), bottom + 20
     if not plot.named:

@@ -27,6 +27,9 @@ _CORNERS: tuple[tuple[Place, ...], ...] = (
     tuple(((x - y) * 0.75, (x + y) * 0.75) for x, y in _PLUS),
 )
 
+# They join or part the letters beside them, in emoji and in Persian, and cannot turn the order of anything.
+_JOINERS = "\u200c\u200d"
+
 
 def clean(value: object) -> str:
     r"""Replace characters that XML forbids, and those with which a stranger's name can reverse the text around it.
@@ -37,7 +40,7 @@ def clean(value: object) -> str:
     True
     """
     unsafe = {"Cc", "Cf", "Cs", "Cn"}
-    return "".join("\ufffd" if unicodedata.category(c) in unsafe else c for c in str(value))
+    return "".join("\ufffd" if unicodedata.category(c) in unsafe and c not in _JOINERS else c for c in str(value))
 
 
 def text(value: object) -> str:

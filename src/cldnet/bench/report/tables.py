@@ -8,12 +8,22 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from cldnet.bench.report.figures import BOUNDS
-from cldnet.bench.report.reading import legible, number
+from cldnet.bench.report.reading import LARGEST, legible, number
 from cldnet.bench.report.svg import clean, text
 from cldnet.bench.summary import Result, Summary
+from cldnet.bench.table.parts import NO_FIGURE
 from cldnet.bench.wording import NEEDS_THE_TASK, NOT_RUN, human_bytes, percent, yes_no
 
-__all__ = ["Row", "best_accuracies", "html_table", "link", "results_columns", "runs_columns", "sort_keys"]
+__all__ = [
+    "Row",
+    "best_accuracies",
+    "html_table",
+    "link",
+    "needs_the_task",
+    "results_columns",
+    "runs_columns",
+    "sort_keys",
+]
 
 Key = float | str | None
 
@@ -51,12 +61,17 @@ def results_columns(summaries: Sequence[Summary]) -> list[Column[Summary]]:
     best = best_accuracies(summaries)
 
     def accuracy(s: Summary) -> str:
-        words = text(s.accuracy_text)
+        words = text(s.accuracy_text) if s.accuracy is not None else _why_not(s)
         first = s.accuracy is not None and s.method not in BOUNDS and s.accuracy == best.get(s.stream)
         return f"<strong>{words}</strong>" if first else words
 
-    def score(value: Callable[[Summary], float | None]) -> tuple[Callable[[Summary], str], Callable[[Summary], Key]]:
-        return (lambda s: percent(value(s)) if s.runs else NOT_RUN), value
+    def score(
+        value: Callable[[Summary], float | None], why_not: Callable[[Summary], str] = _why_not
+    ) -> tuple[Callable[[Summary], str], Callable[[Summary], Key]]:
+        return (lambda s: why_not(s) if (found := value(s)) is None else percent(found)), value
+
+    def told(s: Summary) -> str:
+        return NO_FIGURE if s.runs else NOT_RUN
 
     def known(show: Callable[[Summary], str]) -> Callable[[Summary], str]:
         return lambda s: show(s) if s.runs else "–"
@@ -67,7 +82,7 @@ def results_columns(summaries: Sequence[Summary]) -> list[Column[Summary]]:
         Column("Accuracy", 8.5, accuracy, lambda s: s.accuracy, "descending"),
         Column("Incremental accuracy", 6.7, *score(lambda s: s.incremental_accuracy), "descending"),
         Column("Forgetting", 6.7, *score(lambda s: s.forgetting)),
-        Column("Task-IL accuracy", 6.7, *score(lambda s: s.task_il_accuracy), "descending"),
+        Column("Task-IL accuracy", 6.7, *score(lambda s: s.task_il_accuracy, told), "descending"),
         Column[Summary]("Seconds", 5.2, known(lambda s: f"{s.seconds or 0:,.1f}"), lambda s: s.seconds),
         Column[Summary]("Bytes kept", 5.5, known(lambda s: human_bytes(s.bytes_kept or 0)), lambda s: s.bytes_kept),
         Column("Grows?", 4.5, known(lambda s: yes_no(s.grows)), lambda s: yes_no(s.grows) if s.runs else None),
@@ -90,7 +105,9 @@ def runs_columns(rows: Sequence[Row], link_to: Callable[[str], str]) -> list[Col
             return None if row.result is None else row.result["scores"][name]
 
         def show(row: Row) -> str:
-            return percent(value(row)) if row.result is not None else "failed" if row.failure else NOT_RUN
+            if row.result is None:
+                return "failed" if row.failure else NOT_RUN
+            return _no_figure([row.result]) if (found := value(row)) is None else percent(found)
 
         return show, value
 
@@ -100,7 +117,7 @@ def runs_columns(rows: Sequence[Row], link_to: Callable[[str], str]) -> list[Col
                 return None
             with legible(row.result, "figures"):
                 found = of(row.result)
-                return None if found is None else number(found)
+                return None if found is None else number(found, 0, LARGEST)
 
         return (lambda row: "–" if (found := value(row)) is None else say(found)), value
 
@@ -128,8 +145,9 @@ def html_table(name: str, caption: str, columns: Sequence[Column[T]], rows: Sequ
         f'<th scope="col" class="{column.kind}" data-first="{column.first}">{column.title}</th>' for column in columns
     )
     body = "\n".join(_html_row(columns, row) for row in rows)
+    tall = " tall" if len(rows) > 40 else ""
     return (
-        f'<div class="scroll {name}" role="region" aria-label="{caption}" tabindex="0">\n'
+        f'<div class="scroll {name}{tall}" role="region" aria-label="{caption}" tabindex="0">\n'
         f'<table id="{name}" class="sorted" style="min-width:{sum(column.width for column in columns)}rem">\n'
         f"<caption>{caption}</caption>\n<colgroup>{widths}</colgroup>\n<thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{body}\n</tbody>\n</table>\n</div>"
@@ -154,12 +172,26 @@ def link(href: str, words: str) -> str:
 
 
 def best_accuracies(summaries: Sequence[Summary]) -> dict[str, float]:
-    """Return the highest accuracy of each stream between the bounds, where there are several to compare."""
+    """Return the highest accuracy of each stream, the bounds left out, where there are several to compare."""
     rivals: dict[str, list[float]] = {}
     for s in summaries:
         if s.accuracy is not None and s.method not in BOUNDS:
             rivals.setdefault(s.stream, []).append(s.accuracy)
     return {stream: max(values) for stream, values in rivals.items() if len(values) > 1}
+
+
+def needs_the_task(results: Sequence[Result]) -> bool:
+    """Tell whether runs have no class-incremental accuracy at all, since their method must be told the task."""
+    return bool(results) and all(result["scores"]["average_accuracy"] is None for result in results)
+
+
+def _no_figure(results: Sequence[Result]) -> str:
+    # Without forgetting alone, a method needs no task: there is nothing to forget after a single one.
+    return NEEDS_THE_TASK if needs_the_task(results) else NO_FIGURE
+
+
+def _why_not(summary: Summary) -> str:
+    return _no_figure(summary.results) if summary.runs else NOT_RUN
 
 
 def _runs_text(summary: Summary) -> str:
@@ -176,7 +208,7 @@ def _without_stream(columns: list[Column[T]], streams: set[str]) -> list[Column[
 
 
 def _html_row(columns: Sequence[Column[T]], row: T) -> str:
-    soft = {NEEDS_THE_TASK, NOT_RUN, "failed", "–"}
+    soft = {NEEDS_THE_TASK, NO_FIGURE, NOT_RUN, "failed", "–"}
     cells = ""
     for column in columns[1:]:
         cell = column.show(row)

@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from cldnet.bench.report.bars import forgetting, time
 from cldnet.bench.report.figures import accuracy, looks_of, matrices, memory
 from cldnet.bench.report.insides import features, ranks
 from cldnet.bench.report.page import render_page
 from cldnet.bench.report.pictures import new_figure, png_file
+from cldnet.bench.report.reading import check
 from cldnet.bench.report.scene import Plot
 from cldnet.bench.report.svg import svg_file
 from cldnet.bench.results import read_folder
@@ -20,6 +22,8 @@ from cldnet.bench.summary import Summary, summarise
 from cldnet.store import write_atomically
 
 __all__ = ["Report", "write_report"]
+
+_PLOT_FILE = r"[\w.,=+-]+-[a-z]+\.(?:svg|png)"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ def write_report(
 
     Notes
     -----
-    Equal results give equal files. Whatever the results say is shown as text: they may come from strangers.
+    Equal results give equal files. Plots of an earlier report in the same place that this one does not have are removed;
+    no other file is. Whatever the results say is shown as text: they may come from strangers.
 
     Examples
     --------
@@ -72,6 +77,8 @@ def write_report(
     ValueError: There is no folder 'no such folder' with results. `cldnet bench SPEC.toml` makes one.
     """
     found = read_folder(folder)
+    for result in found.results:
+        check(result)
     summaries = summarise(found.results, found.planned)
     if not summaries:
         raise ValueError(f"There are no results to show in {str(found.path)!r}. `cldnet bench SPEC.toml` makes some.")
@@ -86,6 +93,7 @@ def write_report(
     }
     way = Path(os.path.relpath(found.path, target)).as_posix()
     page = render_page(found, summaries, drawn, lambda file: file if way == "." else f"{way}/{file}")
+    before = _linked_plots(target / "index.html")
     (target / "plots").mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     total = sum(len(files) for own in drawn.values() for _, files in own)
@@ -97,6 +105,8 @@ def write_report(
                 if on_progress is not None:
                     on_progress(len(written), total)
     write_atomically(target / "index.html", page.encode())
+    for file in before - {path.name for path in written}:
+        (target / "plots" / file).unlink(missing_ok=True)
     return Report(target / "index.html", written, missing)
 
 
@@ -120,6 +130,16 @@ def _file_names(streams: Sequence[str] | dict[str, list[Plot]]) -> dict[str, str
             plain += "-"
         names[stream] = plain
     return names
+
+
+def _linked_plots(page: Path) -> set[str]:
+    """Names of the plots of the report that is there already: those that it links to, and no other file beside them."""
+    try:
+        words = page.read_text("utf-8", "replace")
+    except OSError:
+        return set()
+    links = re.findall(r'<a href="\./plots/([\w.%-]+)">(?:SVG|PNG)</a>', words, flags=re.ASCII)
+    return {name for name in map(unquote, links) if re.fullmatch(_PLOT_FILE, name, flags=re.ASCII)}
 
 
 def _why_no_pictures() -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
@@ -9,7 +10,7 @@ from statistics import fmean, stdev
 from cldnet.bench.results import Folder, Planned
 from cldnet.bench.summary import Result, Summary, summarise
 from cldnet.bench.table.notes import table_notes
-from cldnet.bench.table.parts import BOUNDS, NO_FIGURE, Difference, Entry, Row, Table
+from cldnet.bench.table.parts import BOUNDS, NO_FIGURE, ClassOrders, Difference, Entry, Row, Table
 from cldnet.bench.table.quotes import quotes, with_published
 from cldnet.bench.table.score import Score, score_by_name
 from cldnet.bench.wording import NEEDS_THE_TASK, NOT_RUN
@@ -52,10 +53,7 @@ def build_table(
     if not summaries:
         raise ValueError(f"There are no results in {', '.join(str(folder.path) for folder in folders) or 'no folder'}.")
     streams = tuple(dict.fromkeys(summary.stream for summary in summaries))
-    grouped: dict[tuple[str, ...], dict[str, Summary]] = {}
-    for summary in summaries:
-        grouped.setdefault((summary.method, summary.label, summary.variant), {})[summary.stream] = summary
-    groups = list(grouped.values())
+    groups = _rows(summaries)
     reference = None if against is None else _reference(against, groups)
     rows = [_row(found, streams, number, reference) for found in groups]
     footnotes: list[str] = []
@@ -67,6 +65,7 @@ def build_table(
         score=number,
         against="" if reference is None else _any(reference).name,
         streams=streams,
+        class_orders=tuple(_class_orders(summaries, stream) for stream in streams),
         rows=tuple(rows),
         footnotes=tuple(footnotes),
         notes=tuple(table_notes(folders, summaries, streams if footnotes else ())),
@@ -78,6 +77,35 @@ def _planned(folders: Iterable[Folder]) -> list[Planned]:
     cells = dict.fromkeys(cell for folder in folders for cell in folder.planned)
     known = {replace(cell, file=None) for cell in cells if cell.file is not None}
     return [cell for cell in cells if cell.file is not None or replace(cell, why="") not in known]
+
+
+def _rows(summaries: Sequence[Summary]) -> list[Mapping[str, Summary]]:
+    """Put what belongs to one configuration into one row, by stream.
+
+    Of what was planned and not run at all, the configuration is not known: it is every one of that name that the stream lacks.
+    """
+    rows: dict[tuple[str, str, str], dict[str, Summary]] = {}
+    for summary in summaries:
+        if summary.runs:
+            rows.setdefault((summary.method, summary.label, summary.variant), {})[summary.stream] = summary
+    for summary in summaries:
+        if not summary.runs:
+            own = (summary.method, summary.label, "")
+            alike = [row for key, row in rows.items() if key[:2] == own[:2]]
+            for row in alike or [rows.setdefault(own, {})]:
+                row.setdefault(summary.stream, summary)
+    places = {id(summary): place for place, summary in enumerate(summaries)}
+    return sorted(rows.values(), key=lambda row: min(places[id(summary)] for summary in row.values()))
+
+
+def _class_orders(summaries: Sequence[Summary], stream: str) -> ClassOrders:
+    """Tell whether the seeds of a stream have class orders of their own."""
+    runs = [result for summary in summaries if summary.stream == stream for result in summary.results]
+    pairs = {(int(result["seed"]), json.dumps(result["stream"]["class_order"], default=str)) for result in runs}
+    seeds, orders = ({pair[place] for pair in pairs} for place in (0, 1))
+    if len(seeds) < 2:
+        return ""
+    return "own" if len(orders) == len(pairs) else "same" if len(orders) == 1 else "some the same"
 
 
 def _any(found: Mapping[str, Summary]) -> Summary:

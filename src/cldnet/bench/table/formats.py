@@ -51,7 +51,7 @@ def remarks(table: Table) -> list[str]:
     usual = f"over {table.usual_runs} seeds" if table.usual_runs > 1 else "over seeds"
     said = [
         f"{table.score.heading[0].upper()}{table.score.heading[1:]} ({table.score.unit}): mean ± sample standard deviation "
-        f"{usual}; a seed has its own class order and weights."
+        f"{usual}{_class_orders(table)}."
     ]
     if table.against:
         said.append(f"Differences to {table.against} are taken seed by seed, on the same data in the same class order.")
@@ -99,15 +99,15 @@ def as_csv(table: Table, start: Path | None = None) -> str:
         writer.writerow(
             [
                 *map(csv_text, names),
-                *map(_number, (entry.mean, entry.std)),
+                *_numbers(table, entry.mean, entry.std),
                 len(entry.seeds),
                 " ".join(map(str, entry.seeds)),
                 " ".join(map(str, entry.missing)),
                 csv_text(table.against),
-                *(map(_number, (more.mean, more.std)) if more.pairs else ("", "")),
+                *(_numbers(table, more.mean, more.std) if more.pairs else ("", "")),
                 more.pairs or "",
-                _SEVERAL.join(_number(figure.mean) for figure in entry.published),
-                _SEVERAL.join(_number(figure.std) or "-" for figure in entry.published) if entry.published else "",
+                _SEVERAL.join(figure.mean.text for figure in entry.published),
+                _SEVERAL.join("-" if figure.std is None else figure.std.text for figure in entry.published),
                 csv_text(_SEVERAL.join(figure.what or "as it is" for figure in entry.published)),
                 csv_text(_SEVERAL.join(table.footnotes[figure.footnote - 1] for figure in entry.published)),
                 csv_text(files),
@@ -164,15 +164,15 @@ def _figure(table: Table, entry: Entry) -> str:
         seeds = f" ({runs} of {runs + len(entry.missing)} seeds)"
     elif runs != table.usual_runs:
         seeds = f" ({runs} seeds)" if runs > 1 else " (1 seed)"
-    return _plus_minus(entry.mean, entry.std) + seeds
+    return _plus_minus(*_numbers(table, entry.mean, entry.std)) + seeds
 
 
 def _difference(table: Table, row: Row, entry: Entry) -> str:
     if entry.difference is None:
         return "reference" if row.name == table.against else NOTHING
     pairs = "1 pair" if entry.difference.pairs == 1 else f"{entry.difference.pairs} pairs"
-    sign = "" if _number(entry.difference.mean).startswith("-") else "+"
-    return f"{sign}{_plus_minus(entry.difference.mean, entry.difference.std)} ({pairs})"
+    mean, std = _numbers(table, entry.difference.mean, entry.difference.std)
+    return f"{'' if mean.startswith('-') else '+'}{_plus_minus(mean, std)} ({pairs})"
 
 
 def _published(entry: Entry) -> str:
@@ -180,18 +180,38 @@ def _published(entry: Entry) -> str:
     for figure in entry.published:
         mark = str(figure.footnote).translate(_SUPERSCRIPTS)
         what = f" ({figure.what})" if figure.what else ""
-        texts.append(f"{_plus_minus(figure.mean, figure.std)}{mark}{what}")
+        std = "" if figure.std is None else figure.std.text
+        texts.append(f"{_plus_minus(figure.mean.text, std)}{mark}{what}")  # with the digits that were printed
     return "; ".join(texts) or NOTHING
 
 
-def _plus_minus(mean: float | None, std: float | None) -> str:
-    text = _number(mean) if std is None else f"{_number(mean)} ± {_number(std)}"
+def _class_orders(table: Table) -> str:
+    """Say what a seed stands for, of all streams at once where it is the same."""
+    say = {
+        "own": "a seed has its own class order and weights",
+        "same": "all in the same class order, a seed has its own weights",
+        "some the same": "a seed has its own weights, and some seeds the same class order",
+    }
+    streams: dict[str, list[str]] = {}
+    for stream, orders in zip(table.streams, table.class_orders, strict=True):
+        if orders:
+            streams.setdefault(say[orders], []).append(stream)
+    if len(streams) < 2:
+        return "".join(f"; {said}" for said in streams)
+    return "".join(f"; on {' and '.join(names)}, {said}" for said, names in streams.items())
+
+
+def _plus_minus(mean: str, std: str) -> str:
+    text = f"{mean} ± {std}" if std else mean
     return text.replace("-", "−")  # as wide as a digit
 
 
-def _number(value: float | None) -> str:
+def _numbers(table: Table, mean: float | None, std: float | None) -> tuple[str, str]:
+    """A mean and a standard deviation with as many digits behind the point, in texts; empty where there is none."""
+    decimals = table.score.decimals(mean or 0.0)
     # Adding 0.0 turns a rounded "-0.00" into "0.00".
-    return "" if value is None else f"{round(value, 2) + 0.0:.2f}"
+    first, second = ("" if value is None else f"{round(value, decimals) + 0.0:.{decimals}f}" for value in (mean, std))
+    return first, second
 
 
 def _relative(path: Path, start: Path | None) -> str:

@@ -1,4 +1,4 @@
-"""What a reader of a table should know beside its figures: what failed, what was left out, what was mixed."""
+"""What a reader of a table should know beside its figures: what failed, what was left out or set aside, what was mixed."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ def table_notes(folders: Sequence[Folder], summaries: Sequence[Summary], quoted:
     for folder in folders:
         yield from _left_out(folder)
         yield from _failures(folder)
+    for summary in summaries:
+        yield from _set_aside(summary)
     by_row: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for summary in summaries:
         by_row.setdefault((summary.method, summary.name), []).extend(summary.results)
@@ -69,6 +71,21 @@ def _failures(folder: Folder) -> Iterator[str]:
         yield f"{stream} could not be read: {why}."
 
 
+def _set_aside(summary: Summary) -> Iterator[str]:
+    """Say which runs of a seed do not count, though they came out otherwise than the one that does."""
+    counted = {(result["seed"], result["stream"]["hash"]): result for result in summary.results}
+    for result in summary.set_aside:
+        first = counted[result["seed"], result["stream"]["hash"]]
+        yield (
+            f"{summary.name} on {summary.stream} has two runs of seed {result['seed']} with different accuracies: "
+            f"{_place(first)} counts, and {_place(result)} does not."
+        )
+
+
+def _place(result: Mapping[str, Any]) -> str:
+    return str(result.get("path", result.get("file", "one")))
+
+
 def _mixed(name: str, results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Say on what different grounds the runs of a row rest."""
     grounds: dict[str, dict[str, None]] = {}
@@ -80,7 +97,7 @@ def _mixed(name: str, results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             if value is not None:
                 grounds.setdefault(str(what), {})[str(value)] = None
     different = [f"{what} {' and '.join(sorted(values))}" for what, values in grounds.items() if len(values) > 1]
-    if len({result["code"] for result in results if "code" in result}) > 1:
+    if len({str(result["code"]) for result in results if "code" in result}) > 1:
         different.append("code of the method")
     if different:
         yield f"{name} rests on runs with different {'; '.join(different)}."

@@ -6,10 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from cldnet.bench.published import Printed
 from cldnet.bench.table.score import Score
 
-__all__ = ["BOUNDS", "NOTHING", "NO_FIGURE", "Difference", "Entry", "Quote", "Row", "Table"]
+__all__ = ["BOUNDS", "NOTHING", "NO_FIGURE", "ClassOrders", "Difference", "Entry", "Quote", "Row", "Table"]
+
+#: Whether seeds have class orders of their own, all the same, some the same; nothing of a single seed.
+ClassOrders = Literal["own", "same", "some the same", ""]
 
 #: Methods that are no rivals but mark what is easy and what is possible.
 BOUNDS: Mapping[str, str] = {"finetune": "lower bound", "joint": "upper bound"}
@@ -32,8 +37,8 @@ class Difference:
 class Quote:
     """A published figure in the table, with the number of its footnote."""
 
-    mean: float
-    std: float | None
+    mean: Printed
+    std: Printed | None
     what: str
     footnote: int
 
@@ -87,17 +92,20 @@ class Table:
     against : str
         Name of the row that others are compared with, or empty.
     streams : tuple of str
+    class_orders : tuple of ClassOrders
+        Of the seeds of each stream.
     rows : tuple of Row
     footnotes : tuple of str
         Sources of published figures; footnote 1 is the first.
     notes : tuple of str
-        What else a reader should know: failures, files left out, mixed versions.
+        What else a reader should know: failures, files left out or set aside, mixed versions.
     """
 
     title: str
     score: Score
     against: str
     streams: tuple[str, ...]
+    class_orders: tuple[ClassOrders, ...]
     rows: tuple[Row, ...]
     footnotes: tuple[str, ...]
     notes: tuple[str, ...]

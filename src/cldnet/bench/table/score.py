@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Any
 
-from cldnet.bench.published import Published
+from cldnet.bench.checked import is_number
+from cldnet.bench.published import Printed, Published, Reading
+from cldnet.bench.wording import clip
 from cldnet.names import nearest_names
 
 __all__ = ["SCORES", "Score", "score_by_name"]
+
+Quoted = tuple[Printed, Printed | None]
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,16 @@ class Score:
         Takes the value, in that unit, from a result; None where the result has none.
     published : callable
         Takes the same number, and its standard deviation, from a published figure; None where that has none.
+    significant : int
+        Digits that a mean is shown with at least; 0: two behind the point, whatever its size.
     """
 
     name: str
     heading: str
     unit: str
     read: Callable[[Mapping[str, Any]], Any]
-    published: Callable[[Published], tuple[float, float | None] | None] = lambda figure: None
+    published: Callable[[Published], Quoted | None] = lambda figure: None
+    significant: int = 0
 
     def value(self, result: Mapping[str, Any]) -> float | None:
         """The number of a result, checked: a result may come from a stranger.
@@ -48,9 +55,21 @@ class Score:
         value = self.read(result)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-            raise ValueError(f"A result has {value!r} as its {self.heading}; expected a finite number.")
+        if not is_number(value):
+            raise ValueError(f"A result has {clip(repr(value))} as its {self.heading}; expected a finite number.")
         return float(value)
+
+    def decimals(self, mean: float) -> int:
+        """Count the digits behind the point that a mean, and its standard deviation, are shown with.
+
+        Examples
+        --------
+        >>> [SCORES["kept"].decimals(mean) for mean in (0.0015, 1.5, 1500.0)], SCORES["accuracy"].decimals(0.0015)
+        ([5, 2, 0], 2)
+        """
+        if not self.significant or not mean:
+            return 2
+        return max(0, self.significant - 1 - floor(log10(abs(mean))))
 
 
 def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -61,15 +80,18 @@ def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
     return read
 
 
-def _accuracy(figure: Published) -> tuple[float, float | None]:
-    return figure.mean, figure.std
+def _accuracy(reading: Reading) -> Callable[[Published], Quoted | None]:
+    """Accuracies of one reading: with and without the task known, they are not to be compared."""
+    return lambda figure: (figure.mean, figure.std) if figure.reading == reading else None
 
 
 #: The scores by name.
 SCORES: Mapping[str, Score] = {
     score.name: score
     for score in (
-        Score("accuracy", "average accuracy after the last task", "%", _share("average_accuracy"), _accuracy),
+        Score(
+            "accuracy", "average accuracy after the last task", "%", _share("average_accuracy"), _accuracy("class-il")
+        ),
         Score("incremental", "average incremental accuracy", "%", _share("average_incremental_accuracy")),
         Score("forgetting", "forgetting", "%", _share("forgetting")),
         Score(
@@ -77,7 +99,7 @@ SCORES: Mapping[str, Score] = {
             "average accuracy with the task known",
             "%",
             _share("task_il_accuracy"),
-            lambda figure: _accuracy(figure) if figure.reading == "task-il" else None,
+            _accuracy("task-il"),
         ),
         Score(
             "capacity",
@@ -86,7 +108,13 @@ SCORES: Mapping[str, Score] = {
             lambda result: result.get("capacity_paper"),
             lambda figure: None if figure.capacity is None else (figure.capacity, None),
         ),
-        Score("kept", "everything that the learner keeps", "MB", lambda result: sum(result["bytes"].values()) / 1e6),
+        Score(
+            "kept",
+            "everything that the learner keeps",
+            "MB",
+            lambda result: sum(result["bytes"].values()) / 1e6,
+            significant=3,
+        ),
         Score("seconds", "time of a run", "s", lambda result: result["seconds"]["total"]),
     )
 }
