@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -17,12 +15,17 @@ from cldnet.bench.claims import Claims
 from cldnet.bench.events import Began, Elsewhere, Event, Failed, Finished, Progressed
 from cldnet.bench.results import read_folder
 from cldnet.bench.run import RunSpec
-from cldnet.bench.worker import Job, perform
+from cldnet.bench.worker import Job, answer, perform
 from cldnet.bench.workers import execute, file_names
 
 CELLS = [
     Cell("split-digits,until=2", RunSpec("exact", seed=seed, backbone_options={"features": 30})) for seed in (0, 1, 2)
 ]
+
+
+@pytest.fixture(autouse=True)
+def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cldnet.bench.workers._REST", 0.1)
 
 
 def silently(message: object) -> None:
@@ -163,34 +166,23 @@ def test_whoever_slept_while_another_ran_its_cell_leaves_the_result_alone(
     assert path.read_text() == "the other one's"
 
 
-def test_a_method_that_breaks_leaves_its_traceback(tmp_path: Path) -> None:
+def test_a_method_that_breaks_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_method.py").write_text(
         "from cldnet.methods.finetune import Finetune\n"
         "class Broken(Finetune):\n"
         "    def observe(self, batch):\n"
         "        return {}['nothing']\n"
     )
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom cldnet.bench.cell import Cell\nfrom cldnet.bench.run import RunSpec\n"
-        "from cldnet.bench.workers import execute\n"
-        "if __name__ == '__main__':\n"
-        "    cell = Cell('split-digits,until=1', RunSpec('broken_method:Broken'))\n"
-        "    print(execute([cell], Path(sys.argv[1]), jobs=1).failures[0])\n"
-    )
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, str(script), str(tmp_path / "out")]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    assert told.startswith("KeyError: 'nothing' (traceback in ")
-    (trace,) = (tmp_path / "out" / ".bench" / "failures").glob("*.trace")
-    assert "return {}['nothing']" in trace.read_text()
+    monkeypatch.syspath_prepend(tmp_path)
+    job = Job(Cell("split-digits,until=1", RunSpec("broken_method:Broken")), tmp_path / "a.json", 1, None)
+    kind, (why, may_pass) = answer(job, silently)
+    assert (kind, may_pass) == ("failed", False)
+    assert why == f"KeyError: 'nothing' (traceback in {job.trace})"
+    assert "return {}['nothing']" in job.trace.read_text()
 
 
 def test_a_failure_that_cannot_be_written_down_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / ".bench").mkdir()
     (tmp_path / ".bench" / "failures").write_text("no folder can be made here")
     wrong = Cell("split-digits,until=2", RunSpec("finetune", options={"lr": -1}))
-    outcome = execute([wrong, CELLS[0]], tmp_path, jobs=1)
-    assert "lr=-1" in outcome.failures[0]
-    assert outcome.files[1] is not None
+    assert "lr=-1" in execute([wrong], tmp_path, jobs=1).failures[0]

@@ -18,9 +18,10 @@ import torch
 from cldnet.bench.cell import Cell, result_text, run_cell
 from cldnet.bench.claims import Claims
 from cldnet.bench.results import FAILURES, PRIVATE
+from cldnet.methods import read_method
 from cldnet.store import write_atomically
 
-__all__ = ["Job", "claims_of", "perform", "work"]
+__all__ = ["Job", "answer", "claims_of", "perform", "work"]
 
 #: What may not happen again, in contrast to a setting that is wrong.
 _PASSING = (OSError, MemoryError)
@@ -46,11 +47,10 @@ def work(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # a claim is given back on the way out
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _warm_up()
     while True:
         try:
             job = pipe.recv()
-            pipe.send(_answer(job, pipe))
+            pipe.send(answer(job, pipe.send))
         except (EOFError, OSError):
             return
 
@@ -78,6 +78,7 @@ def perform(job: Job, tell: Any) -> tuple[str, Any]:
         cell = job.cell
         if cell.spec.threads is None:
             cell = replace(cell, spec=replace(cell.spec, threads=job.threads))
+        _warm_up(cell)
         result = run_cell(cell, cell.load(job.data), _Sparing(tell))
         if _is_there(job.path):  # we slept for so long that somebody else has run it
             return "present", None
@@ -91,9 +92,10 @@ def _is_there(path: Path) -> bool:
     return path.name in os.listdir(path.parent)
 
 
-def _answer(job: Job, pipe: Connection) -> tuple[str, Any]:
+def answer(job: Job, tell: Any) -> tuple[str, Any]:
+    """Do a job as `perform` does; what goes wrong is an answer too: ``("failed", (why, whether it may not happen again))``."""
     try:
-        return perform(job, pipe.send)
+        return perform(job, tell)
     except Exception as error:
         out_of_memory = isinstance(error, RuntimeError) and "allocate memory" in str(error)
         why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -124,9 +126,10 @@ class _Sparing:
             self.tell(("share", share))
 
 
-def _warm_up() -> None:
+def _warm_up(cell: Cell) -> None:
     """Make an optimiser: torch loads its compiler when the first one is made, which is not the first method's time."""
-    torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    if not read_method(cell.spec.method).traits.one_pass:
+        torch.optim.SGD([torch.zeros(1)], lr=1.0)
 
 
 def _end_with_parent() -> None:
