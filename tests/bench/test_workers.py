@@ -186,3 +186,9 @@ def test_a_failure_that_cannot_be_written_down_does_not_stop_the_others(tmp_path
     (tmp_path / ".bench" / "failures").write_text("no folder can be made here")
     wrong = Cell("split-digits,until=2", RunSpec("finetune", options={"lr": -1}))
     assert "lr=-1" in execute([wrong], tmp_path, jobs=1).failures[0]
+
+
+def test_a_result_counts_even_where_an_older_traceback_cannot_be_removed(tmp_path: Path) -> None:
+    (tmp_path / ".bench").mkdir()
+    (tmp_path / ".bench" / "failures").write_text("not a folder")
+    assert answer(Job(CELLS[0], tmp_path / "a.json", 1, None), silently) == ("done", None)

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -83,7 +84,8 @@ def perform(job: Job, tell: Any) -> tuple[str, Any]:
         if _is_there(job.path):  # we slept for so long that somebody else has run it
             return "present", None
         write_atomically(job.path, result_text(result))
-        job.trace.unlink(missing_ok=True)
+        with suppress(OSError):  # the result is there, whatever becomes of an older traceback
+            job.trace.unlink(missing_ok=True)
     return "done", None
 
 
