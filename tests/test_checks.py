@@ -18,6 +18,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "exact": {"backbone_options": {"features": 40}},
     "er": {"options": {"memory": 10, "replay": 4}},
     "pnn": {"options": {"widths": (12, 12)}},
+    "crnet": {"options": {"enhanced": 20, "hidden": 40}},
+    "slda": {"backbone_options": {"features": 40}},
 }
 MLP_OPTIONS = {"widths": (24, 24)}
 

@@ -31,6 +31,7 @@ Make = Callable[[Setting], Learner]
 _SHAPE = (8,)
 _CAPACITY = 8
 _CENTRES = 4.0 * torch.randn(_CAPACITY, *_SHAPE, generator=generator(5))
+_OUTSIDE = 4.0 * torch.randn(100, *_SHAPE, generator=generator(6))
 
 
 def check_learner(make: Make) -> None:
@@ -58,14 +59,14 @@ def check_same_seed_same_bits(make: Make) -> None:
 
 def check_state_is_all(make: Make) -> None:
     """A state that went through a file gives the same learner, and a run resumed from it equals an uninterrupted one."""
-    straight, resumed = make(_setting()), make(_setting())
+    straight, resumed = _made(make), _made(make)
     for number in range(3):
         _teach(straight, _task(number))
         _teach(resumed, _task(number))
         with tempfile.TemporaryDirectory() as folder:
             store.write(Path(folder) / "state", resumed.state_dict(), {})
             state, _ = store.read(Path(folder) / "state")
-        resumed = make(_setting())
+        resumed = _made(make)
         resumed.load_state(state)
         resumed.eval()
         _assert_same_state(straight, resumed, f"a resumed learner after task {number}")
@@ -89,7 +90,7 @@ def check_predict_is_pure(make: Make) -> None:
 
 def check_learning_stays_inside(make: Make) -> None:
     """Learning leaves its inputs and torch's global settings as they were."""
-    learner, task, around = make(_setting()), _task(0), _surroundings()
+    learner, task, around = _made(make), _task(0), _surroundings()
     x, y = task.x.clone(), task.y.clone()
     _teach(learner, task)
     assert torch.equal(task.x, x), "learning changed its inputs"
@@ -100,7 +101,7 @@ def check_learning_stays_inside(make: Make) -> None:
 
 def check_learns(make: Make) -> None:
     """A task that was just learned is known, told apart among its own classes."""
-    learner = make(_setting())
+    learner = _made(make)
     for number in range(2):
         task = _task(number)
         _teach(learner, task, epochs=20)
@@ -111,7 +112,7 @@ def check_learns(make: Make) -> None:
 def check_odd_tasks(make: Make) -> None:
     """Labels of any type; a task of one class; a class that comes back; weights; a single row."""
     for labels in (["ant", "bee", "cat"], [-7, 40, 3], [True, False]):
-        learner, table = make(_setting()), LabelTable(_CAPACITY)
+        learner, table = _made(make), LabelTable(_CAPACITY)
         for classes in (labels[:2], labels[-1:], labels[:1]):
             y = torch.from_numpy(table.learn(np.repeat(classes, 6)))
             x = _CENTRES[y] + 0.1 * torch.randn(len(y), *_SHAPE, generator=generator(1))
@@ -125,7 +126,7 @@ def check_odd_tasks(make: Make) -> None:
 
 def check_bad_input(make: Make) -> None:
     """What comes in by the edge that all faces share is refused with a sentence before the learner sees any of it."""
-    learner, table = make(_setting()), LabelTable(_CAPACITY)
+    learner, table = _made(make), LabelTable(_CAPACITY)
     good = _task(0).x[:4].numpy()
 
     def teach(x: Any, y: Any) -> None:
@@ -155,7 +156,7 @@ def check_copies_are_apart(make: Make) -> None:
 
 def check_size(make: Make) -> None:
     """The state is as large after every task if the learner says so; else it grows by what it declares."""
-    learner = make(_setting())
+    learner = _made(make)
     _teach(learner, _task(0))
     size = footprint(learner).total
     for number in (1, 2, 3):
@@ -172,7 +173,7 @@ def check_size(make: Make) -> None:
 
 def check_keeps_no_data(make: Make) -> None:
     """A rehearsal-free learner lets go of its training tensors, and no training row is in its state."""
-    learner = make(_setting())
+    learner = _made(make)
     if not learner.traits.rehearsal_free:
         return
     tasks = [_task(number) for number in range(2)]
@@ -189,6 +190,21 @@ def check_keeps_no_data(make: Make) -> None:
                 assert not kept.any(), f"{name} holds a training row"
 
 
+def check_outside_data(make: Make) -> None:
+    """A learner that needs outside data says so before anything changes, and keeps none of it; others refuse it."""
+    learner = make(_setting())
+    if not learner.traits.outside_data:
+        _assert_refused(lambda: learner.take_outside(_OUTSIDE))
+        return
+    before = _state(learner)
+    _assert_refused(lambda: _teach(learner, _task(0)))
+    for wrong in (_OUTSIDE[:0], _OUTSIDE[:, 1:]):
+        _assert_refused(lambda wrong=wrong: learner.take_outside(wrong))  # type: ignore[misc]
+    _assert_equal(before, _state(learner), "learning without outside data changed the state")
+    learner.take_outside(_OUTSIDE)
+    assert learner.state_dict().keys() == before.keys(), "outside data became a part of the state"
+
+
 #: All checks by name, in the order in which they run.
 CHECKS: Mapping[str, Callable[[Make], None]] = {
     check.__name__: check
@@ -203,12 +219,21 @@ CHECKS: Mapping[str, Callable[[Make], None]] = {
         check_copies_are_apart,
         check_size,
         check_keeps_no_data,
+        check_outside_data,
     )
 }
 
 
 def _setting() -> Setting:
     return Setting(_SHAPE, _CAPACITY, seed=3)
+
+
+def _made(make: Make) -> Learner:
+    """A fresh learner, with inputs from outside the tasks if it learns from such."""
+    learner = make(_setting())
+    if learner.traits.outside_data:
+        learner.take_outside(_OUTSIDE)
+    return learner
 
 
 def _task(number: int) -> TaskData:
@@ -222,7 +247,7 @@ def _teach(learner: Learner, task: TaskData, epochs: int = 2) -> None:
 
 
 def _taught(make: Make, tasks: int) -> Learner:
-    learner = make(_setting())
+    learner = _made(make)
     for number in range(tasks):
         _teach(learner, _task(number))
     return learner

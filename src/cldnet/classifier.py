@@ -36,7 +36,7 @@ class CLDNetClassifier(Additive):
     ----------
     solver : {"exact", "hbo"}
         ``"exact"``: one pass over a fixed feature map; the solution of all data ever seen at once. ``"hbo"``: the paper's
-        algorithm, a net trained by gradient steps through projectors; it wants inputs of many dimensions, since each
+        way, a net trained by gradient steps through projectors; it wants inputs of many dimensions, since each
         task takes up some of them for good.
     backbone : str or nn.Module
         ``"auto"``, a name out of `cldnet.nets.BACKBONES`, a `cldnet.nets.FeatureMap` (fitted or not), or a module of your own
@@ -48,12 +48,13 @@ class CLDNetClassifier(Additive):
         |cosine| is bounded by 0.04, or by 1.6 times the Welch bound where that is more.
     alpha : "gcv" or float
         ``"exact"``: ridge penalty, by default chosen from the sums by generalised cross-validation. ``"hbo"``: the
-        projectors' α (Eq. 6) if it is a number; by default it adapts to each batch.
+        projectors' α (Eq. 6) if it is a number; by default 30.
     gram : "full", "diagonal" or int
         ``"exact"``: what is kept of the features' second moments. Less than all is for small devices, at a loss (see
         `Statistics.loss`); a sketch of so many directions cannot forget rows.
     epochs, batch_size, lr
-        Training of ``"hbo"``. (``"exact"`` sees every row once.)
+        Training of ``"hbo"``. (``"exact"`` sees every row once.) ``lr`` counts in units that depend neither on the inputs'
+        scale nor on how much was learned before: 1 weighs new rows as recursive least squares does.
     input_shape : tuple of int, optional
         Shape that flat rows are folded into, for example ``(28, 28)`` or ``(3, 32, 32)``.
     device, dtype, n_threads
@@ -90,7 +91,7 @@ class CLDNetClassifier(Additive):
         gram: str | int = "full",
         epochs: int = 10,
         batch_size: int = 16,
-        lr: float = 0.05,
+        lr: float = 7.0,
         input_shape: tuple[int, ...] | None = None,
         device: str = "auto",
         dtype: str = "float32",

@@ -79,6 +79,7 @@ def fit_task(
     (3, 1)
     """
     begun = time.perf_counter()
+    learner.check_outside()
     epochs = 1 if learner.traits.one_pass else epochs
     losses: list[float] = []
     batch_size = max(batch_size, learner.min_batch)

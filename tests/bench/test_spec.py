@@ -92,7 +92,7 @@ def test_presets_of_a_folder_beside_the_file_go_first(tmp_path: Path) -> None:
         ("seeds = [3, 1]", "seeds = [3, 3]", "different whole numbers"),
         ("seeds = [3, 1]", "seeds = 3", "different whole numbers"),
         ("seeds = [3, 1]", "seeds = [-1]", "different whole numbers"),
-        ('"ewc"]', '"ewcc"]', "There is no method 'ewcc'. Did you mean 'ewc'?"),
+        ('"ewc"]', '"ewcc"]', "There is no method 'ewcc'. Did you mean 'ewc' or 'oewc'?"),
         ('"ewc"]', '"exact"]', "Method 'exact' does not take lr"),
         ('"split-digits",', '"split-digit",', "There is no stream 'split-digit'"),
         ("epochs = 2", "epoch = 2", "has no 'epoch'. Did you mean 'epochs'"),

@@ -59,13 +59,15 @@ def test_each_cell_names_options_that_its_method_and_backbone_have(cell: Cell) -
     learner = build_learner(
         spec.method, setting, config_from_json(dict(spec.options)), spec.backbone, spec.backbone_options
     )
-    assert learner.traits.one_pass or spec.batch_size <= 64
+    assert learner.traits.one_pass or spec.batch_size <= 128
 
 
 def test_the_figures_have_as_many_seeds_as_the_paper_where_that_is_cheap() -> None:
     seeds = {path.stem: len(read_spec(path).seeds) for path in SPECS}
-    assert seeds["table1"] == seeds["table5"] == 5
-    assert all(count >= 3 for name, count in seeds.items() if name != "figure-tsne")
+    assert seeds["table1"] == 5
+    assert all(
+        count >= 3 for name, count in seeds.items() if name not in ("figure-tsne", "literature", "table1-cifar10")
+    )
 
 
 def test_configurations_bear_the_names_of_the_published_figures_that_they_stand_beside() -> None:
@@ -73,7 +75,7 @@ def test_configurations_bear_the_names_of_the_published_figures_that_they_stand_
     [table2, table4, table5] = [read_spec(SPECS[0].parent / f"table{number}.toml") for number in (2, 4, 5)]
     assert {("split-cifar100", "er", one.name) for one in table2.configurations} <= named
     assert ("split-cifar100", "cldnet", table4.configurations[0].name) in named
-    assert ("split-mnist", "cldnet", table5.configurations[0].name) in named
+    assert {("split-mnist", "cldnet-paper", one.name) for one in table5.configurations[:3]} <= named
 
 
 def test_the_rank_figure_has_three_hidden_layers_and_two_kinds_of_alpha() -> None:
@@ -81,11 +83,12 @@ def test_the_rank_figure_has_three_hidden_layers_and_two_kinds_of_alpha() -> Non
     assert {len(cell.spec.backbone_options["widths"]) for cell in cells} == {3}
     assert [cell.label for cell in cells] == [
         "OWM, constant α",
-        "OWM, adaptive α",
-        "CLDNet (hbo), constant α",
-        "CLDNet (hbo), adaptive α",
+        "AOP, adaptive α",
+        "CLDNet (paper), constant α",
+        "CLDNet (paper), adaptive α",
+        "",
     ]
-    assert {cell.spec.options["alpha"]["kind"] for cell in cells} == {"ConstantAlpha", "AdaptiveAlpha"}
+    assert [cell.spec.method for cell in cells] == ["owm", "aop", "cldnet-paper", "cldnet-paper", "cldnet"]
 
 
 def test_the_feature_figure_and_the_quick_one_record_features() -> None:

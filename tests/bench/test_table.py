@@ -148,8 +148,8 @@ def test_the_reference_must_be_exactly_one_row(make_run: MakeRun) -> None:
 
 
 def test_published_figures_stand_beside_ours_with_a_source_and_a_doubt(make_run: MakeRun) -> None:
-    table = build_table([folder(make_run("cldnet", 0.8, stream="split-fmnist"))])
-    [quote, ablation] = entry(table, "CLDNet (hbo)", "split-fmnist").published
+    table = build_table([folder(make_run("cldnet-paper", 0.8, stream="split-fmnist"))])
+    [quote, ablation] = entry(table, "CLDNet (paper)", "split-fmnist").published
     assert (quote.mean, quote.std, ablation.what) == (95.37, 0.68, "HBO + EAE")
     assert re.search("Table 1.*Above joint training", table.footnotes[quote.footnote - 1])
     assert "80.00 | 95.37 ± 0.68" in as_markdown(table)
@@ -304,14 +304,14 @@ def test_every_markdown_entry_leads_to_its_files(make_run: MakeRun) -> None:
 
 
 def test_csv_has_a_line_for_every_stream_and_row(make_run: MakeRun) -> None:
-    runs = [make_run("owm", 0.8, stream="split-mnist"), make_run("cldnet", 0.75, stream="split-mnist")]
+    runs = [make_run("owm", 0.8, stream="split-mnist"), make_run("cldnet-paper", 0.75, stream="split-mnist")]
     table = build_table([folder(*runs)], against="owm")
-    [line] = [line for line in records(table) if line["row"] == "CLDNet (hbo)"]
+    [line] = [line for line in records(table) if line["row"] == "CLDNet (paper)"]
     wanted = {"mean": "75.00", "sd": "", "n": "1", "seeds": "0", "difference": "-5.00", "pairs": "1", "unit": "%"}
     assert wanted.items() <= line.items()
     assert (line["published"], line["published_sd"]) == ("96.61 | 96.62", "0.15 | -")
     assert line["source"].count("Table") == 2
-    assert line["files"] == "results/here/split-mnist_cldnet__seed0.json"
+    assert line["files"] == "results/here/split-mnist_cldnet-paper__seed0.json"
 
 
 def test_tex_has_rules_escaped_names_and_files_as_comments(make_run: MakeRun) -> None:

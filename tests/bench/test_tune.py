@@ -119,9 +119,9 @@ def test_every_method_gets_as_many_trials_and_one_with_fewer_settings_gets_all(
 
 def test_the_first_trial_is_a_methods_default_and_none_comes_twice(tmp_path: Path) -> None:
     trials = searched(tmp_path, ["cldnet"], trials=15)["cldnet"].trials
-    assert trials[0].options["lr"] == 0.05
-    assert trials[0].options["alpha"]["kind"] == "PerTask"
-    assert all(trial.options["embed_dim"] == 400 for trial in trials)  # the preset says so, and no range
+    assert trials[0].options["lr"] == 7.0
+    assert trials[0].options["alpha"]["kind"] == "ConstantAlpha"
+    assert all(trial.options["embed_dim"] == 100 for trial in trials)  # the preset says so, and no range
     assert len({json.dumps(trial.options, sort_keys=True) for trial in trials}) == 15
 
 

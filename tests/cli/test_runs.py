@@ -66,7 +66,7 @@ def test_the_version_is_shown() -> None:
     ("arguments", "answer"),
     [
         (["--stream", "split-digit", "--method", "exact"], "Did you mean 'split-digits'"),
-        (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'?"),
+        (["--stream", "split-digits", "--method", "cldnt"], "Did you mean 'cldnet'"),
         (["--stream", "split-digits"], "A run needs --stream and --method"),
         (["--again", str(Path(__file__)), "--epochs", "3"], "what the result file says: leave --epochs out"),
         (["--again", str(Path(__file__))], "what the result file says: leave --out out"),

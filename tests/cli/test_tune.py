@@ -84,15 +84,16 @@ def test_a_search_tells_of_every_trial_and_ends_with_a_table(folder: Path, monke
 
 
 def test_options_reach_the_search(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = "--methods ewc --trials 1 --seeds 3 --on first=2 --share 0.3 --epochs 4 --batch-size 8 --jobs 3"
+    expected = "--methods ewc --trials 1 --seeds 3 --on first=2 --share 0.3 --of 0.5 --epochs 4 --batch-size 8 --jobs 3"
     answer = invoke(monkeypatch, Made(), *expected.split(), "--out", "o", "--presets", "p")
     assert answer.exit_code == 0, answer.output
     (trial,) = json.loads(Path("o/trials.json").read_text())["trials"]
-    assert (trial["stream"], trial["seeds"]) == ("split-digits,validation=0.3,until=2", [3])
+    assert (trial["stream"], trial["of"], trial["seeds"]) == ("split-digits,validation=0.3,train=0.5,until=2", 0.5, [3])
     presets = load_presets("split-digits", Path("p"))
     assert presets["common"] == {"epochs": 4, "batch_size": 8}
-    command = presets["methods"]["ewc"]["provenance"]["command"]
-    assert command == f"cldnet tune split-digits {expected}"
+    provenance = presets["methods"]["ewc"]["provenance"]
+    assert provenance["command"] == f"cldnet tune split-digits {expected}"
+    assert provenance["of"] == 0.5
 
 
 def test_stopping_says_what_is_kept_and_the_same_command_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +121,7 @@ def test_a_method_whose_trials_all_fail_is_said_to_have_no_settings(
         (["--on", "last=2"], "--on 'last=2' is neither whole nor a number of first tasks, as first=2"),
         (["--on", "first=0"], "first=0 should be at least 1"),
         (["--share", "2"], "share=2.0 should lie between 0 and 1"),
+        (["--of", "1.5"], "of=1.5 should be more than 0, and 1 at most"),
         (["--methods", "ewcc"], "Did you mean 'ewc'"),
     ],
 )

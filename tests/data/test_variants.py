@@ -15,10 +15,11 @@ from cldnet import Stream
 from cldnet.data.dataset import Dataset, Part
 from cldnet.data.domains import domains, permutations
 from cldnet.data.streams import split_digits, stream_by_name
-from cldnet.data.variants import blurry, long_tailed, online, returning
+from cldnet.data.variants import blurry, long_tailed, online, returning, thinned
 
 VARIANTS: dict[str, Callable[[Stream], Stream]] = {
     "online": online, "blurry": blurry, "returning": returning, "long_tailed": long_tailed,
+    "thinned": thinned,
 }  # fmt: skip
 
 
@@ -111,6 +112,38 @@ def test_the_seed_ranks_the_classes_of_a_long_tail_apart_from_their_order() -> N
     assert len(ranked) == 3
 
 
+@settings(deadline=None, max_examples=15)
+@given(st.floats(0.001, 0.999), st.integers(0, 3))
+def test_a_share_of_every_class_stays_and_at_least_one_row(share: float, seed: int) -> None:
+    plain, fewer = make(), thinned(make(), share, seed)
+    assert set(numbers(fewer)) <= set(numbers(plain))
+    for task, classes in enumerate(plain.tasks):
+        assert counts(fewer, task) == {label: max(1, round(share * counts(plain, task)[label])) for label in classes}
+
+
+def test_the_same_rows_stay_in_every_class_order() -> None:
+    first, second = (stream_by_name("split-digits,train=0.33", seed) for seed in (0, 1))
+    assert first.class_order != second.class_order
+    assert sorted(numbers(first)) == sorted(numbers(second))
+
+
+def test_a_validation_part_is_cut_from_all_training_rows_before_they_are_thinned() -> None:
+    whole = stream_by_name("split-digits,validation=0.2", 3)
+    for text in ("split-digits,validation=0.2,train=0.33", "split-digits,train=0.33,validation=0.2"):
+        fewer = stream_by_name(text, 3)
+        assert fewer.name == "split-digits,validation=0.2,train=0.33"
+        assert numbers(fewer, "test") == numbers(whole, "test")
+        assert set(numbers(fewer)) < set(numbers(whole))
+        assert len(numbers(fewer)) == pytest.approx(0.33 * len(numbers(whole)), abs=5)
+
+
+def test_tasks_that_share_their_rows_keep_the_same_ones() -> None:
+    part = make().train_part
+    fewer = thinned(domains(Dataset("d", part, part), permutations(2), "permuted"), 0.25)
+    assert fewer.plans[0].train.tolist() == fewer.plans[1].train.tolist()
+    assert counts(fewer, 1) == dict.fromkeys(range(6), 5)
+
+
 def test_variants_can_be_combined_and_validated() -> None:
     stream = online(blurry(long_tailed(split_digits(1), 0.2), 0.1), 5)
     assert stream.name == "split-digits,long_tail=0.2,blurry=0.1,online=5"
@@ -146,6 +179,7 @@ def test_a_task_is_not_tested_on_what_has_not_come() -> None:
         (lambda s: blurry(s, 0.001), "No row of arrays would move"),
         (lambda s: returning(s, 0.0), "A share of 0.0 of every class cannot move"),
         (lambda s: long_tailed(s, 2.0), "the ratio 2.0 cannot be"),
+        (lambda s: thinned(s, 1.0), "A share of 1.0 of every class cannot stay"),
     ],
 )
 def test_what_cannot_be_is_refused(vary: Callable[[Stream], Stream], complaint: str) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cldnet.math import projector
-from cldnet.methods.parts.projection import LayerProjector
 
 relaxed = settings(deadline=None, max_examples=40)
 seeds = st.integers(0, 2**31 - 1)
@@ -189,35 +187,6 @@ def test_in_float32_the_recursion_loses_positivity_for_small_alpha():
     assert torch.linalg.eigvalsh(P.double()).min() < -1e-5
 
 
-def test_the_layer_projector_keeps_positivity_where_float32_does_not():
-    kept = LayerProjector(1, 200)
-    for r in positive_inputs(200, 200):
-        kept.absorb(r.reshape(1, 1, -1), torch.tensor(1e-5))
-    for P in (kept.P[0].clone(), kept.rebuild() or kept.P[0]):
-        assert torch.linalg.eigvalsh(P).min() > 0
-
-
-@pytest.mark.parametrize("alpha", [1e-5, 1e-2])
-def test_the_layer_projector_stays_a_projector_for_100_000_updates(alpha):
-    d, strength, make = 6, torch.tensor(alpha), torch.Generator().manual_seed(0)
-    kept, absorbed = LayerProjector(1, d), 0
-    reference = torch.zeros(d, d, dtype=torch.float64)
-    while absorbed < 100_000:
-        for count in (1,) * 40 + (3, 5, 200):
-            rows = torch.rand(1, count, d, generator=make)
-            kept.absorb(rows, strength)
-            reference += rows[0].double().T @ rows[0].double() / strength.double()
-            absorbed += count
-        if absorbed % 5 == 0:
-            eigenvalues = torch.linalg.eigvalsh(kept.P[0])
-            assert 0 < eigenvalues.min() <= eigenvalues.max() <= 1
-            torch.testing.assert_close(kept.P, kept.P.mT, rtol=0, atol=1e-15)
-    exact = torch.linalg.inv(torch.eye(d, dtype=torch.float64) + reference)
-    kept.rebuild()
-    torch.testing.assert_close(kept.A[0], reference, rtol=1e-10, atol=0)
-    torch.testing.assert_close(kept.P[0], exact, rtol=1e-4, atol=float(projector.error_bound(reference)))
-
-
 @relaxed
 @given(alphas(1e-5, 1e2), st.integers(1, 8), seeds)
 def test_a_sound_projector_has_not_drifted(alpha, d, seed):
@@ -234,26 +203,3 @@ def test_drift_is_seen_on_both_sides_and_in_any_group():
     assert projector.has_drifted(torch.stack([sound, -sound]), r.expand(2, 2), 0.25)
     assert projector.has_drifted(torch.full((2, 2), torch.nan), r, 0.25)
     assert not projector.has_drifted(sound, torch.zeros(2), 0.25), "an input of zeros says nothing"
-
-
-def test_a_drifted_layer_projector_is_rebuilt():
-    kept = LayerProjector(1, 3)
-    rows = unit_rows(40, 3, seed=0)
-    for r in rows[:16]:
-        kept.absorb(r.reshape(1, 1, -1), torch.tensor(0.1))
-    kept.P.neg_()  # spoilt
-    for r in rows[16:32]:
-        kept.absorb(r.reshape(1, 1, -1), torch.tensor(0.1))
-    torch.testing.assert_close(kept.P[0], closed_form(rows[:32], [float(torch.tensor(0.1))] * 32), rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("counts", [(1,) * 30, (2, 3, 1, 7), (4, 1, 9, 1, 1)])
-def test_the_layer_projector_equals_the_closed_form_for_rows_blocks_and_whole_batches(counts):
-    rows = unit_rows(sum(counts), 4, seed=1)
-    kept = LayerProjector(1, 4)
-    for part in rows.split(counts):
-        kept.absorb(part.unsqueeze(0), torch.tensor(0.5))
-    exact = closed_form(rows, [0.5] * len(rows))
-    torch.testing.assert_close(kept.P[0], exact, rtol=0, atol=1e-10)
-    kept.remove(rows[:3].unsqueeze(0), torch.tensor(0.5))
-    torch.testing.assert_close(kept.P[0], closed_form(rows[3:], [0.5] * (len(rows) - 3)), rtol=0, atol=1e-10)

@@ -1,4 +1,4 @@
-"""EWC, ER, PNN, joint training and fine-tuning, against their formulas."""
+"""ER, PNN, joint training and fine-tuning, against their formulas."""
 
 from __future__ import annotations
 
@@ -31,67 +31,6 @@ def make(method, seed=0, net=None, **options):
 
 def weights(learner):
     return {name: p.detach().clone() for name, p in learner.named_parameters()}
-
-
-# EWC
-
-
-def test_the_ewc_penalty_pulls_to_every_tasks_anchor_by_its_fisher():
-    learner = make("ewc")
-    pairs, fisher = [], {name: torch.zeros_like(p) for name, p in learner.named_parameters()}
-    for classes in ([0, 1], [2, 3], [4, 5]):
-        fit_task(learner, blobs(classes), epochs=2, batch_size=16)
-        new = {name: tensor.clone() for name, tensor in learner.fisher.items()}
-        pairs.append(({name: new[name] - fisher[name] for name in new}, weights(learner)))
-        fisher = new
-    with torch.no_grad():
-        for number, p in enumerate(learner.parameters()):
-            p.add_(torch.randn(p.shape, generator=generator(number)))
-    gradients = torch.autograd.grad(learner.penalty(), list(learner.parameters()))
-    for (name, p), gradient in zip(learner.named_parameters(), gradients, strict=True):
-        expected = sum(f[name] * (p.detach() - anchor[name]) for f, anchor in pairs)
-        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
-    assert all(float(f["head.weight"].sum()) > 0 for f, _ in pairs)
-
-
-def test_the_fisher_information_is_the_mean_over_samples_with_drawn_labels():
-    learner, task = make("ewc", fisher_batch=7), blobs([0, 1], count=10)
-    learner.begin_task(task)
-    learner.eval()
-    state = learner.generator.get_state()
-    learner.optimizer = torch.optim.SGD(learner.parameters(), lr=0.1)
-    learner.finish(task)
-    draws, parameters = torch.Generator(), dict(learner.named_parameters())
-    draws.set_state(state)
-    expected = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    for part in task.x.split(7):
-        logits = learner.head(learner.net(learner.scale(part)))[:, :2]
-        drawn = torch.multinomial(logits.softmax(1).detach(), 1, generator=draws)[:, 0]
-        for row, label in zip(part, drawn, strict=True):
-            loss = F.cross_entropy(learner.head(learner.net(learner.scale(row[None])))[:, :2], label[None])
-            for name, g in zip(parameters, torch.autograd.grad(loss, parameters.values()), strict=True):
-                expected[name] += g**2 / 20
-    for name, value in expected.items():
-        torch.testing.assert_close(learner.fisher[name], value, rtol=1e-3, atol=1e-8)
-
-
-def test_ewc_moves_important_weights_less_than_fine_tuning_does():
-    moved = {}
-    for strength in (0.0, 100.0):
-        learner = make("ewc", strength=strength, lr=0.01)
-        fit_task(learner, blobs([0, 1]), epochs=5, batch_size=16)
-        before, fisher = weights(learner), {name: f.clone() for name, f in learner.fisher.items()}
-        fit_task(learner, blobs([2, 3]), epochs=5, batch_size=16)
-        moved[strength] = float(sum((fisher[n] * (p - before[n]) ** 2).sum() for n, p in weights(learner).items()))
-    assert moved[100.0] < 0.2 * moved[0.0]
-
-
-def test_ewc_without_strength_is_fine_tuning():
-    learners = [make("finetune"), make("ewc", strength=0.0)]
-    for learner in learners:
-        fit_task(learner, blobs([0, 1]), epochs=2, batch_size=16)
-    for p, q in zip(*(learner.parameters() for learner in learners), strict=True):
-        assert torch.equal(p, q)
 
 
 # ER

@@ -16,14 +16,27 @@ from cldnet.device import generator
 from cldnet.fit import fit_task
 from cldnet.math import hsic
 from cldnet.methods import build_learner
-from cldnet.methods.cldnet import CLDNetConfig
+from cldnet.methods.cldnet_paper import CLDNetPaperConfig
 from cldnet.methods.config import config_from_json, config_to_json
 from cldnet.methods.learner import Batch, Setting, TaskData
 from cldnet.methods.owm import OWMConfig
 from cldnet.methods.parts.alpha import AdaptiveAlpha, ConstantAlpha, DecayingAlpha, PerTask
 from cldnet.methods.parts.dependence import NormalisedHSIC, TraceHSIC
+from cldnet.methods.parts.pointing import Cosine, InnerProduct, PerAlpha
 from cldnet.methods.parts.projection import BatchMean, EverySample
-from cldnet.methods.parts.readings import AllClasses, EveryStep, InTurn, SeenClasses, TaskClasses, TaskEnd, Together
+from cldnet.methods.parts.readings import (
+    AllClasses,
+    EmbeddingAlone,
+    EveryStep,
+    FixedLast,
+    FreeLast,
+    InTurn,
+    Last,
+    SeenClasses,
+    TaskClasses,
+    TaskEnd,
+    Together,
+)
 from cldnet.methods.pnn import PNNConfig
 
 CENTRES = 4.0 * torch.randn(8, 12, generator=generator(0))
@@ -38,8 +51,8 @@ def accuracy(learner, *tasks):
     return [float((learner.logits(task.x).argmax(1) == task.y).float().mean()) for task in tasks]
 
 
-def make(seed=0, method="cldnet", widths=(24,), **options):
-    defaults = {"embed_dim": 16} if method == "cldnet" else {}
+def make(seed=0, method="cldnet-paper", widths=(24,), **options):
+    defaults = {"embed_dim": 16} if method == "cldnet-paper" else {}
     setting = Setting((12,), 8, seed=seed)
     return build_learner(method, setting, defaults | options, "mlp", {"widths": widths})
 
@@ -52,14 +65,18 @@ READINGS = {
     "dependence": [NormalisedHSIC(), NormalisedHSIC(sigma=1.0), NormalisedHSIC(epsilon=1e-3), TraceHSIC()],
     "feed": [BatchMean(), EverySample()],
     "alpha": [
-        PerTask(DecayingAlpha(10.0, 0.01)),
+        PerTask(AdaptiveAlpha(10.0)),
         AdaptiveAlpha(3.0),
         ConstantAlpha(3.0),
         DecayingAlpha(9.0),
         PerTask(AdaptiveAlpha(), 7),
     ],
     "when": [EveryStep(), TaskEnd(), TaskEnd(batch_size=7)],
-    "steps": [InTurn(), Together(), Together(weight=0.1)],
+    "steps": [InTurn(), Together(), Together(weight=0.1), EmbeddingAlone()],
+    "last": [Last(), FreeLast(), FixedLast()],
+    "similarity": [Cosine(), InnerProduct()],
+    "hidden_share": [1.0, 0.1],
+    "embed_init": [1.0, 0.3],
     "softmax": [SeenClasses(), TaskClasses(), AllClasses()],
     "hbo_lr": [0.003, 0.0],
     "beta": [500.0, 1.0],
@@ -92,7 +109,52 @@ def test_every_reading_learns_and_every_one_is_another(field):
 
 
 def test_the_default_configuration_is_the_first_of_each_reading():
-    assert CLDNetConfig() == CLDNetConfig(**{field: values[0] for field, values in READINGS.items()})
+    assert CLDNetPaperConfig() == CLDNetPaperConfig(**{field: values[0] for field, values in READINGS.items()})
+
+
+def test_a_learning_rate_in_units_of_rows_over_alpha_is_that_many_plain_steps():
+    task = blobs([0, 1])
+    [batch] = task.batches(80)
+    common = {"feed": EverySample(), "alpha": ConstantAlpha(16.0), "clip": 1e9, "momentum": 0.0}
+    natural, plain = make(rate=PerAlpha(), lr=0.3, hbo_lr=0.001, **common), make(lr=0.3 * 5, hbo_lr=0.005, **common)
+    for learner in (natural, plain):
+        learner.begin_task(task)
+        learner.observe(batch)
+    for ours, theirs in zip(natural.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_however_inputs_are_scaled_the_best_preset_learns_and_does_not_forget():
+    for scale in (1e-3, 1.0, 1e3):
+        learner = make(method="cldnet", widths=(100,), embed_dim=16)
+        tasks = [TaskData(scale * task.x, task.y) for task in (blobs([0, 1]), blobs([2, 3]), blobs([4, 5]))]
+        for task in tasks:
+            fit_task(learner, task, epochs=6, batch_size=16)
+        assert min(accuracy(learner, *tasks)) > 0.95
+
+
+def test_a_free_last_layer_is_not_projected_and_a_fixed_one_rests():
+    task = blobs([0, 1])
+    for last, projected, moved in ((Last(), True, True), (FreeLast(), False, True), (FixedLast(), False, False)):
+        learner = make(last=last, hbo_lr=0.0)
+        before = learner.embedding.weight.detach().clone()
+        fit_task(learner, task, epochs=2, batch_size=16)
+        assert bool(learner.projection.layers[-1].A.any()) is projected
+        assert (not torch.equal(learner.embedding.weight, before)) is moved
+        assert all(bool(layer.A.any()) for layer in list(learner.projection.layers)[:-1])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"similarity": Cosine()}, "needs a direction to begin with"),
+        ({"alpha": DecayingAlpha()}, "use ConstantAlpha"),
+        ({"hidden_share": -0.1}, "hidden_share=-0.1 should not be negative"),
+    ],
+)
+def test_readings_that_do_not_go_together_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make(method="cldnet", **options)
 
 
 def begun(learner, task):
@@ -179,7 +241,7 @@ def test_the_scores_are_cosines_to_the_class_vectors():
 def test_projection_forgets_much_less_than_fine_tuning():
     tasks = [blobs([0, 1], seed=1), blobs([2, 3], seed=2), blobs([4, 5], seed=3)]
     first, mean = {}, {}
-    for method in ("finetune", "owm", "cldnet"):
+    for method in ("finetune", "owm", "cldnet-paper"):
         learner = make(method=method, widths=(100,))
         for task in tasks:
             fit_task(learner, task, epochs=10, batch_size=16)
@@ -188,7 +250,7 @@ def test_projection_forgets_much_less_than_fine_tuning():
         mean[method] = sum(accuracy(learner, *tasks)) / 3
     assert first["finetune"] < 0.2
     assert mean["finetune"] < 0.5
-    for method in ("owm", "cldnet"):
+    for method in ("owm", "cldnet-paper"):
         assert first[method] > 0.8, method
         assert mean[method] > 0.7, method
 
@@ -241,7 +303,7 @@ def test_a_users_own_module_learns_two_tasks_without_being_rewritten():
     assert type(learner.backbone) is Own
 
 
-@pytest.mark.parametrize(("method", "options"), [("owm", {}), ("cldnet", {"embed_dim": 16})])
+@pytest.mark.parametrize(("method", "options"), [("owm", {}), ("cldnet-paper", {"embed_dim": 16})])
 def test_what_cannot_be_projected_is_frozen_after_the_first_task(method, options):
     learner = own(method, **options)
 
@@ -259,7 +321,7 @@ def test_what_cannot_be_projected_is_frozen_after_the_first_task(method, options
     assert not torch.equal(learner.net.stem.weight, weight), "the rest goes on learning"
 
 
-@pytest.mark.parametrize("method", ["owm", "cldnet"])
+@pytest.mark.parametrize("method", ["owm", "cldnet-paper"])
 @pytest.mark.parametrize("copier", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
 def test_a_copied_or_pickled_learner_goes_on_as_the_original_would(method, copier):
     learner = make(method=method)
@@ -273,7 +335,7 @@ def test_a_copied_or_pickled_learner_goes_on_as_the_original_would(method, copie
     assert not torch.equal(state_of(learner), before)
 
 
-@pytest.mark.parametrize("method", ["owm", "cldnet"])
+@pytest.mark.parametrize("method", ["owm", "cldnet-paper"])
 def test_layers_that_the_user_froze_stay_as_they_were(method):
     net = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
     net[0].requires_grad_(False)
@@ -297,7 +359,7 @@ def test_a_layer_over_reshaped_rows_is_no_obstacle_to_the_bottleneck():
             z = torch.relu(self.mix(torch.relu(self.patch(x.reshape(-1, 4)))))
             return torch.relu(self.out(z.reshape(len(x), 18)))
 
-    learner = build_learner("cldnet", Setting((12,), 8, seed=0), {"embed_dim": 16}, Patches())
+    learner = build_learner("cldnet-paper", Setting((12,), 8, seed=0), {"embed_dim": 16}, Patches())
     task = blobs([0, 1])
     x, batch = begun(learner, task)
     flow, _ = learner.forward_pass(x)
@@ -314,8 +376,8 @@ def test_a_layer_over_reshaped_rows_is_no_obstacle_to_the_bottleneck():
 
 
 CONFIGURATIONS = [
-    CLDNetConfig(),
-    CLDNetConfig(
+    CLDNetPaperConfig(),
+    CLDNetPaperConfig(
         lr=0.1,
         embed_dim=7,
         dependence=TraceHSIC(),
@@ -325,7 +387,7 @@ CONFIGURATIONS = [
         steps=Together(0.3),
         softmax=TaskClasses(),
     ),
-    CLDNetConfig(dependence=NormalisedHSIC(2.0, 1e-3), alpha=ConstantAlpha(0.2), softmax=AllClasses()),
+    CLDNetPaperConfig(dependence=NormalisedHSIC(2.0, 1e-3), alpha=ConstantAlpha(0.2), softmax=AllClasses()),
     OWMConfig(alpha=AdaptiveAlpha(0.7)),
     PNNConfig(widths=(3, 4)),
 ]
@@ -344,19 +406,19 @@ def test_a_configuration_goes_through_json_unchanged(config):
         ("finetune", {"lr": "fast"}, r"An option of method 'finetune' has the wrong type"),
         ("finetune", {"momentum": 1.0}, r"momentum=1\.0 should lie in"),
         ("owm", {"clip": -1}, r"clip=-1 should be a positive number"),
-        ("owm", {"alpha": 0.1}, r"alpha=0\.1 should be a part such as DecayingAlpha"),
-        ("cldnet", {"hbo_lr": -1}, r"hbo_lr=-1 should not be negative"),
-        ("cldnet", {"temperature": 0}, r"temperature=0 should be a positive number"),
-        ("cldnet", {"steps": "in turn"}, r"steps='in turn' should be a part such as InTurn\(\)"),
-        ("cldnet", {"softmax": AllClasses}, r"softmax=<class .*> should be a part such as SeenClasses\(\)"),
+        ("owm", {"alpha": 0.1}, r"alpha=0\.1 should be a part such as PerTask"),
+        ("cldnet-paper", {"hbo_lr": -1}, r"hbo_lr=-1 should not be negative"),
+        ("cldnet-paper", {"temperature": 0}, r"temperature=0 should be a positive number"),
+        ("cldnet-paper", {"steps": "in turn"}, r"steps='in turn' should be a part such as InTurn\(\)"),
+        ("cldnet-paper", {"softmax": AllClasses}, r"softmax=<class .*> should be a part such as SeenClasses\(\)"),
         ("exact", {"alpha": 0}, r"alpha=0 should be 'gcv' or a positive number"),
         ("exact", {"alpha": True}, r"alpha=True should be"),
         ("exact", {"alpha": "auto"}, r"alpha='auto' should be"),
         ("er", {"memory": -1}, r"memory=-1 and replay=32 should not be negative"),
         ("ewc", {"strength": -1}, r"strength=-1 should not be negative"),
-        ("ewc", {"fisher_batch": 0}, r"fisher_batch=0 should be at least 1"),
+        ("ewc-batched", {"fisher_batch": 0}, r"fisher_batch=0 should be at least 1"),
         ("pnn", {"widths": ()}, r"widths=\(\) should be one or more"),
-        ("cldnet", {"betta": 1.0, "beta": 2.0}, r"does not take betta; it takes lr, .*beta, embed_dim"),
+        ("cldnet-paper", {"betta": 1.0, "beta": 2.0}, r"does not take betta; it takes lr, .*beta, embed_dim"),
     ],
 )
 def test_a_bad_option_is_refused_with_a_sentence(method, options, sentence):
@@ -399,6 +461,6 @@ def test_taking_both_steps_together_skips_what_the_loss_does_not_use():
             self.unused(hidden)
             return hidden
 
-    learner = build_learner("cldnet", Setting((12,), 8, 0), {"embed_dim": 16, "steps": Together()}, Auxiliary())
+    learner = build_learner("cldnet-paper", Setting((12,), 8, 0), {"embed_dim": 16, "steps": Together()}, Auxiliary())
     fit_task(learner, blobs([0, 1]), epochs=2, batch_size=16)
     assert torch.isfinite(learner.logits(blobs([0, 1]).x)).all()

@@ -124,7 +124,9 @@ def test_gradients_from_rows_and_deltas_are_those_of_autograd(name):
     for layer, x, delta in zip(flow.layers, flow.inputs, deltas, strict=True):
         rows = layer.rows(x)
         assert rows.shape == (layer.groups, rows.shape[1], layer.width)
-        for parameter, gradient in layer.split(layer.deltas(delta).mT @ rows).items():
+        product = layer.deltas(delta).mT @ rows
+        torch.testing.assert_close(layer.gradient(x, delta), product, rtol=1e-5, atol=1e-5)
+        for parameter, gradient in layer.split(product).items():
             rebuilt[parameter] = rebuilt.get(parameter, 0) + gradient
     covered = {id(p) for p in rebuilt} | {id(p) for p in taps.free.values()}
     assert covered == {id(p) for p in net.parameters()}, "every parameter is either tapped or free"
@@ -284,6 +286,8 @@ def test_one_dimensional_convolutions_have_gradients_of_rows_and_deltas(layer):
     with taps.watch() as flow:
         loss = layer(x).square().sum()
     (delta,) = torch.autograd.grad(loss, flow.outputs, retain_graph=True)
-    rebuilt = flow.layers[0].split(flow.layers[0].deltas(delta).mT @ flow.layers[0].rows(x))
+    product = flow.layers[0].deltas(delta).mT @ flow.layers[0].rows(x)
+    torch.testing.assert_close(flow.layers[0].gradient(x, delta), product, rtol=1e-5, atol=1e-4)
+    rebuilt = flow.layers[0].split(product)
     for parameter, expected in zip(rebuilt, torch.autograd.grad(loss, list(rebuilt)), strict=True):
         torch.testing.assert_close(rebuilt[parameter], expected, rtol=1e-5, atol=1e-4)

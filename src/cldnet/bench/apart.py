@@ -16,6 +16,8 @@ def identity(result: Result) -> str:
     """Give all that a run is but its seed, as a text; the class order follows from that."""
     stream = result["stream"]
     parts = [stream["name"], stream.get("data"), result["method"], result.get("label", ""), _version(result)]
+    outside = result.get("outside") or {}
+    parts += [outside.get("name"), outside.get("hash")]
     return json.dumps([*parts, result["backbone"], result["config"]], sort_keys=True, default=str)
 
 
@@ -54,6 +56,8 @@ def variants(results: Sequence[Result]) -> list[str]:
 def _told(result: Result) -> dict[str, Any]:
     """All that `identity` tells runs apart by, but for stream and label, under short names."""
     told = {"backbone": result["backbone"], **result["config"], "of": result["method"], "version": _version(result)}
+    if result.get("outside"):
+        told["outside"] = result["outside"]["name"]
     flat = _flat({**told, "data": result["stream"].get("data")})
     return {key.removeprefix("method."): value for key, value in flat.items()}
 

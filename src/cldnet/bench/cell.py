@@ -17,12 +17,22 @@ import cldnet
 from cldnet.bench.recording import Record
 from cldnet.bench.run import RunSpec, run
 from cldnet.bench.wording import display_name
+from cldnet.data.outside import hash_outside, shown_outside
 from cldnet.data.spec import StreamSpec
 from cldnet.data.stream import Stream
 from cldnet.data.streams import SOURCES, stream_by_name
 from cldnet.methods import read_method
 
-__all__ = ["Cell", "cell_of_result", "code_digest", "result_text", "run_cell", "stream_hash"]
+__all__ = [
+    "Cell",
+    "cell_of_result",
+    "code_digest",
+    "hashes_of",
+    "outside_hash",
+    "result_text",
+    "run_cell",
+    "stream_hash",
+]
 
 #: A list that holds no other list or table, as ``json.dumps`` spreads it over lines.
 _FLAT_LIST = re.compile(r"\[\n\s+([^\[\]{}]*?)\n\s+\]")
@@ -79,33 +89,37 @@ class Cell:
         return {
             "stream": self.shown_stream,
             "label": self.label,
-            "spec": self.spec.to_json(),
+            "spec": {**self.spec.to_json(), "outside": shown_outside(self.spec.outside)},
             "record": asdict(self.record),
             "method_version": read_method(self.spec.method).version,
         }
 
-    def key(self, stream_hash: str) -> str:
-        """Digest of the cell's specification, the stream and the method's version. Threads and names do not count."""
+    def key(self, stream_hash: str, outside_hash: str = "") -> str:
+        """Digest of the cell's specification, its data and the method's version. Threads and names do not count."""
         what = self.to_json()
         del what["label"], what["spec"]["threads"], what["stream"]
-        text = json.dumps([what, stream_hash], sort_keys=True)
+        if not self.spec.outside:  # keys are older than this setting
+            del what["spec"]["outside"]
+        text = json.dumps([what, stream_hash, *([outside_hash] if outside_hash else [])], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def same(self) -> str:
         """What two cells have in common if they are the same but for threads, and for data that cannot be looked at."""
         return json.dumps([self.shown_stream, self.label, self.key("")])
 
-    def file(self, stream_hash: str) -> str:
+    def file(self, stream_hash: str, outside_hash: str = "") -> str:
         """Name of the result's file."""
         stream, label = (
             re.sub(r"[^\w.,=+-]+", "-", text) for text in (self.shown_stream, self.label or self.spec.method)
         )
         names = f"{stream}_{label}".encode()[:120].decode(errors="ignore")  # file systems count bytes
-        return f"{names}_seed{self.spec.seed}_{self.key(stream_hash)}.json"
+        return f"{names}_seed{self.spec.seed}_{self.key(stream_hash, outside_hash)}.json"
 
 
-def run_cell(cell: Cell, stream: Stream, on_progress: Callable[[float], None] | None = None) -> dict[str, Any]:
-    """Run a cell on its stream; the result tells how to run it again.
+def run_cell(
+    cell: Cell, stream: Stream, on_progress: Callable[[float], None] | None = None, data: Path | None = None
+) -> dict[str, Any]:
+    """Run a cell on its stream; the result tells how to run it again. Outside data are looked for in ``data`` first.
 
     Examples
     --------
@@ -115,9 +129,20 @@ def run_cell(cell: Cell, stream: Stream, on_progress: Callable[[float], None] | 
     >>> cell_of_result(result) == cell
     True
     """
-    result = run(cell.spec, stream, on_progress, cell.record)
-    head = {"schema": result.pop("schema"), "key": cell.key(stream.hash), "label": cell.label}
+    result = run(cell.spec, stream, on_progress, cell.record, data)
+    head = {"schema": result.pop("schema"), "key": cell.key(*hashes_of(result)), "label": cell.label}
     return {**head, **result, "cell": cell.to_json(), "code": code_digest(cell.spec.method)}
+
+
+def hashes_of(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Give the hashes of a result's stream and of its outside data, empty where it has none: what a key is made with.
+
+    Examples
+    --------
+    >>> hashes_of({"stream": {"hash": "0123"}, "outside": None})
+    ('0123', '')
+    """
+    return result["stream"]["hash"], (result.get("outside") or {}).get("hash", "")
 
 
 def cell_of_result(result: Mapping[str, Any]) -> Cell:
@@ -158,6 +183,21 @@ def stream_hash(stream: str, seed: int, data: Path | None = None) -> str | Excep
     """
     try:
         return stream_by_name(stream, seed, data=data).hash
+    except (ValueError, OSError, ImportError) as error:
+        return error
+
+
+@cache
+def outside_hash(text: str, data: Path | None = None) -> str | Exception:
+    """Hash of the outside data that a cell names, or why they cannot be read; read once.
+
+    Examples
+    --------
+    >>> outside_hash(""), outside_hash("noise")
+    ('', 'noise')
+    """
+    try:
+        return hash_outside(text, data)
     except (ValueError, OSError, ImportError) as error:
         return error
 

@@ -69,6 +69,11 @@ def _wrong(result: Mapping[str, Any]) -> Iterator[str]:
             yield from (
                 f"{name}.{key}" for key, kind in within.items() if key not in table or not isinstance(table[key], kind)
             )
+    outside = result.get("outside")
+    if outside is not None and not (
+        isinstance(outside, dict) and all(isinstance(outside.get(key), str) for key in ("name", "hash"))
+    ):
+        yield "outside"
     if not isinstance(result.get("cell", {}), dict):
         yield "cell"
         return

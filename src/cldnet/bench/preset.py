@@ -19,9 +19,10 @@ from typing import Any
 from cldnet.bench.run import RunSpec
 from cldnet.data.spec import StreamSpec
 from cldnet.data.streams import SOURCES
+from cldnet.methods import read_method
 from cldnet.names import nearest_names
 
-__all__ = ["SETTINGS", "common_settings", "load_presets", "preset", "preset_name"]
+__all__ = ["SETTINGS", "common_settings", "for_method", "load_presets", "preset", "preset_name"]
 
 _TABLE, _TEXT, _WHOLE = (Mapping, "a table"), (str, "a text"), (int, "a whole number of at least 1")
 #: What a preset may say of a run, and of which type it is.
@@ -33,6 +34,7 @@ SETTINGS: Mapping[str, tuple[Any, str]] = {
     "backbone_options": _TABLE,
     "augment": _TEXT,
     "normalise": _TEXT,
+    "outside": _TEXT,
 }
 _STORY: Mapping[str, tuple[Any, str]] = {"validation": ((int, float), "a number"), "provenance": _TABLE}
 
@@ -61,8 +63,8 @@ def load_presets(name: str, folder: Path | None = None) -> dict[str, Any]:
 
     Examples
     --------
-    >>> sorted(load_presets("split-digits")["methods"])
-    ['cldnet', 'er', 'ewc', 'exact', 'finetune', 'joint', 'owm', 'pnn']
+    >>> load_presets("split-digits")["common"], "cldnet" in load_presets("split-digits")["methods"]
+    ({'epochs': 10, 'batch_size': 16}, True)
     """
     path: Traversable = (files("cldnet.bench") / "presets" if folder is None else folder) / f"{name}.toml"
     if not path.is_file():
@@ -107,7 +109,8 @@ def _places(name: str, folder: Path | None) -> list[dict[str, Any]]:
 def preset(stream: str, method: str, seed: int, threads: int | None = None, folder: Path | None = None) -> RunSpec:
     """Make the specification of a run from the preset of a method on a stream, or from the method's own defaults.
 
-    Options behind the stream's name change nothing: a variant takes the preset of the stream that it is made from.
+    Options behind the stream's name change nothing: a variant takes the preset of the stream that it is made from. Outside
+    data that ``[common]`` names are for the methods that learn from such.
 
     Parameters
     ----------
@@ -126,9 +129,21 @@ def preset(stream: str, method: str, seed: int, threads: int | None = None, fold
     name = preset_name(stream)
     tables = (presets.get("methods", {}) for presets in _places(name, folder))
     special: Mapping[str, Any] = next((table[method] for table in tables if method in table), {})
-    settings = {**common_settings(name, folder), **special}
+    settings = {**for_method(method, common_settings(name, folder)), **special}
     chosen = {key: value for key, value in settings.items() if key in SETTINGS}
     return RunSpec(method=method, seed=seed, threads=threads, **chosen)
+
+
+def for_method(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Give those of the settings for all methods that are for this one too: outside data are only for those that take them.
+
+    Examples
+    --------
+    >>> for_method("ewc", {"epochs": 3, "outside": "fmnist"}), for_method("dmc", {"outside": "fmnist"})
+    ({'epochs': 3}, {'outside': 'fmnist'})
+    """
+    takes = "outside" not in settings or read_method(method).traits.outside_data
+    return {key: value for key, value in settings.items() if key != "outside" or takes}
 
 
 def _check(path: Traversable, where: str, table: Mapping[str, Any], known: Mapping[str, tuple[Any, str]]) -> None:

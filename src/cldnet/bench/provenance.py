@@ -69,6 +69,7 @@ def _provenance(search: Search, found: Found, best: Trial, jobs: int) -> dict[st
         "stream_hash": {str(seed): text for seed, text in zip(best.seeds, best.hashes, strict=True)},
         "protocol": search.protocol,
         "share": search.share,
+        "of": search.of,
         "seeds": list(search.seeds),
         "score": f"mean over seeds of the {plan.measure}",
         "budget": _budget(plan.base),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from cldnet.bench.machine import machine_text, peak_rss, reset_peak_rss, version
 from cldnet.bench.recording import USUAL, Record, Recording
 from cldnet.data.augment import Augment
 from cldnet.data.normalise import CONSTANTS, FIRST_TASK, constants
+from cldnet.data.outside import Outside, check_outside, read_outside
 from cldnet.data.stream import Stream
 from cldnet.device import threads
 from cldnet.fit import Progress, fit_task
@@ -31,7 +33,7 @@ RESULT_SCHEMA = 2
 
 #: Types of a run's settings, which may come from a file.
 _KINDS: Mapping[str, Any] = {
-    **dict.fromkeys(("method", "backbone", "augment", "normalise"), str),
+    **dict.fromkeys(("method", "backbone", "augment", "normalise", "outside"), str),
     **dict.fromkeys(("seed", "epochs", "batch_size"), int),
     **dict.fromkeys(("options", "backbone_options"), Mapping),
     "threads": int | None,
@@ -58,6 +60,8 @@ class RunSpec:
         How training images are varied, as ``"crop=4,flip"``; see `cldnet.data.augment.Augment`.
     normalise : str
         ``"first-task"``, or constants; see `cldnet.data.normalise`.
+    outside : str
+        Data from outside the stream, for a method that learns from such; see `cldnet.data.outside.read_outside`.
     """
 
     method: str
@@ -70,6 +74,7 @@ class RunSpec:
     threads: int | None = None
     augment: str = ""
     normalise: str = FIRST_TASK
+    outside: str = ""
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -81,7 +86,7 @@ class RunSpec:
                 raise ValueError(f"{name}={getattr(self, name)} should be at least 1.")
 
     def check(self) -> None:
-        """Refuse what could not run on any stream: unknown options, backbones, augmentations, constants.
+        """Refuse what could not run on any stream: unknown options, backbones, augmentations, constants, outside data.
 
         Examples
         --------
@@ -99,11 +104,33 @@ class RunSpec:
             if option not in known:
                 has = ", ".join(sorted(known)) or "none"
                 raise ValueError(f"The backbone {chosen} has no option {option!r}; it has {has}.")
+        self.check_outside()
         if self.augment:
             Augment.from_text(self.augment)
         if self.normalise != FIRST_TASK and self.normalise not in CONSTANTS:
             channels = max(part.count("+") + 1 for part in self.normalise.split(":"))
             constants(self.normalise, (channels, 1, 1), pixels=False)
+
+    def check_outside(self) -> None:
+        """Refuse outside data that the method has no use for, or no such data where it needs some.
+
+        Examples
+        --------
+        >>> RunSpec("dmc").check_outside()
+        Traceback (most recent call last):
+        ...
+        ValueError: dmc learns from unlabelled inputs of outside the stream besides: name them, as outside='fmnist', or 'noise'.
+        """
+        takes = read_method(self.method).traits.outside_data
+        if takes and not self.outside:
+            raise ValueError(
+                f"{self.method} learns from unlabelled inputs of outside the stream besides: name them, as outside='fmnist', "
+                "or 'noise'."
+            )
+        if self.outside and not takes:
+            raise ValueError(f"{self.method} has no use for outside={self.outside!r}: leave it out.")
+        if self.outside:
+            check_outside(self.outside)
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> RunSpec:
@@ -136,6 +163,7 @@ def run(
     stream: Stream,
     on_progress: Callable[[float], None] | None = None,
     record: Record = USUAL,
+    data: Path | None = None,
 ) -> dict[str, Any]:
     """Run a specification and return its result, in types that JSON has.
 
@@ -147,6 +175,8 @@ def run(
         Told the share of the run that is done, from 0 to 1.
     record : Record
         What to write down beside the figures.
+    data : Path, optional
+        Folder in which outside data are looked for first.
 
     Examples
     --------
@@ -155,15 +185,21 @@ def run(
     >>> result["scores"]["average_accuracy"] > 0.9, len(result["matrix"])
     (True, 2)
     """
+    spec.check_outside()
     with threads(spec.threads):
-        return _run(spec, stream, on_progress or (lambda share: None), record)
+        outside = read_outside(spec.outside, stream, data) if spec.outside else None
+        return _run(spec, stream, outside, on_progress or (lambda share: None), record)
 
 
-def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None], record: Record) -> dict[str, Any]:
+def _run(
+    spec: RunSpec, stream: Stream, outside: Outside | None, on_progress: Callable[[float], None], record: Record
+) -> dict[str, Any]:
     begun = time.perf_counter()
     reset_peak_rss()
     augment = Augment.from_text(spec.augment) if spec.augment else None
     learner = _learner(spec, stream)
+    if outside is not None:
+        learner.take_outside(outside.x)
     epochs, batch_size = (spec.epochs, spec.batch_size) if stream.online is None else (1, stream.online)
     recording = Recording(learner, stream, record)
     for number, task in enumerate(stream):
@@ -194,6 +230,7 @@ def _run(spec: RunSpec, stream: Stream, on_progress: Callable[[float], None], re
             "rows": [[len(plan.train), len(plan.test)] for plan in stream.plans],
             "online": stream.online,
         },
+        "outside": None if outside is None else outside.to_json(),
         "seed": spec.seed,
         "config": {
             "epochs": 1 if learner.traits.one_pass else epochs,

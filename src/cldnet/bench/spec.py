@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cldnet.bench.cell import Cell
-from cldnet.bench.preset import SETTINGS, preset
+from cldnet.bench.preset import SETTINGS, for_method, preset
 from cldnet.bench.recording import Record
 from cldnet.bench.run import RunSpec
 from cldnet.bench.wording import display_name
@@ -47,7 +47,7 @@ class Spec:
     streams, methods : tuple of str
     seeds : tuple of int
     settings : mapping
-        Settings of every run, over those of the presets.
+        Settings of every run, over those of the presets; outside data only of runs of a method that takes them.
     configurations : tuple of Configuration
         A method runs in each configuration that is for it, or once as it is if there is none.
     record : Record
@@ -88,7 +88,7 @@ class Spec:
 
     def _run(self, stream: str, method: str, configuration: Configuration, seed: int) -> RunSpec:
         run = preset(stream, method, seed, folder=self.presets)
-        for settings in (self.settings, configuration.settings):
+        for settings in (for_method(method, self.settings), configuration.settings):
             run = _over(run, settings)
         return run
 

@@ -10,7 +10,7 @@ from typing import Any
 from cldnet.bench.apart import Result, identity, variants
 from cldnet.bench.checked import is_number
 from cldnet.bench.results import Planned
-from cldnet.bench.wording import NOT_RUN, clip, display_name, percent_pm
+from cldnet.bench.wording import NOT_RUN, OUTSIDE_MARK, clip, display_name, percent_pm
 
 __all__ = ["Matrix", "Result", "Summary", "seen_accuracy", "summarise"]
 
@@ -36,6 +36,8 @@ class Summary:
         Seeds that were planned and have no result.
     set_aside : tuple of mapping
         Results of seeds that count already, with other accuracies than those that count.
+    outside : str
+        Name of the unlabelled data from outside the stream that were learned from besides; most often empty.
     """
 
     stream: str
@@ -56,6 +58,7 @@ class Summary:
     matrix: Matrix | None
     run_curves: list[list[float]]
     set_aside: tuple[Result, ...] = ()
+    outside: str = ""
 
     @property
     def runs(self) -> int:
@@ -72,6 +75,16 @@ class Summary:
         """The name to show to people."""
         name = self.label or display_name(self.method)
         return f"{name} ({self.variant})" if self.variant else name
+
+    @property
+    def marked_name(self) -> str:
+        """The name for a table, with a mark if a footnote is to tell of data from outside."""
+        return f"{self.name}{OUTSIDE_MARK if self.outside else ''}"
+
+    @property
+    def rests_on_data(self) -> bool:
+        """Whether there is data beyond the task's own: examples that are kept, or data from outside the stream."""
+        return self.keeps_data or bool(self.outside)
 
     @property
     def curve(self) -> list[float] | None:
@@ -186,6 +199,7 @@ def _summary(runs: Sequence[Result], variant: str, missing: tuple[int, ...], set
         matrix=_mean_matrix(str(first["method"]), known) if len(known) == len(runs) else None,
         run_curves=[seen_accuracy(matrix) for matrix in known],
         set_aside=set_aside,
+        outside=(first.get("outside") or {}).get("name", ""),
     )
 
 

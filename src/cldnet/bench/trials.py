@@ -41,6 +41,10 @@ class Search:
         Seeds of weights and class order; a trial's figure is the mean over them.
     share : float
         Part of every class's training data that is set aside to score on.
+    of : float
+        Part of what is left that trials learn from; 1 is all of it.
+    outside : str
+        Data from outside the stream for the methods that learn from such, instead of what a preset names for them.
     first : int or None
         Score after this many tasks, without a look at the later ones; by default after the whole sequence.
     epochs, batch_size : int or None
@@ -61,14 +65,18 @@ class Search:
     first: int | None = None
     epochs: int | None = None
     batch_size: int | None = None
+    of: float = 1.0
+    outside: str = ""
 
     def __post_init__(self) -> None:
         given = StreamSpec.parse(self.stream, SOURCES).options
-        for option in ("validation", "until"):
+        for option in ("validation", "until", *(("train",) if self.of < 1 else ())):
             if option in given:
                 raise ValueError(f"{self.stream!r} says {option}=…, which a search sets itself: leave it out.")
         if not 0 < self.share < 1:
             raise ValueError(f"share={self.share} should lie between 0 and 1.")
+        if not 0 < self.of <= 1:
+            raise ValueError(f"of={self.of} should be more than 0, and 1 at most.")
         for name in ("trials", "first", "epochs", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -80,8 +88,9 @@ class Search:
     @property
     def text(self) -> str:
         """The stream that trials run on: its test part is cut from the training data."""
+        fewer = "" if self.of == 1 else f",train={self.of:g}"
         until = "" if self.first is None else f",until={self.first}"
-        return f"{self.stream},validation={self.share:g}{until}"
+        return f"{self.stream},validation={self.share:g}{fewer}{until}"
 
     @property
     def protocol(self) -> str:
@@ -100,6 +109,8 @@ class Search:
         words += [word for method in self.methods for word in ("--methods", method)]
         words += ["--trials", str(self.trials), *(word for seed in self.seeds for word in ("--seeds", str(seed)))]
         words += ["--on", "whole" if self.first is None else f"first={self.first}", "--share", f"{self.share:g}"]
+        words += [] if self.of == 1 else ["--of", f"{self.of:g}"]
+        words += ["--outside", self.outside] if self.outside else []
         budget = {"--epochs": self.epochs, "--batch-size": self.batch_size}
         words += [word for name, value in budget.items() if value is not None for word in (name, str(value))]
         return shlex.join([*words, "--jobs", str(jobs)])
@@ -183,12 +194,16 @@ def plan_methods(search: Search, presets: Path | None) -> list[MethodPlan]:
     --------
     >>> (plan,) = plan_methods(Search("split-digits", ("cldnet",), epochs=3), None)
     >>> sorted(plan.ranges), plan.base.options, plan.base.epochs, plan.trials
-    (['alpha', 'beta', 'hbo_lr', 'lr'], {'embed_dim': 400}, 3, 24)
+    (['alpha', 'hidden_share', 'lr'], {'embed_dim': 100}, 3, 24)
     """
     common = common_settings(preset_name(search.stream), presets)
     default = RunSpec("")
     epochs = search.epochs or common.get("epochs", default.epochs)
     batch_size = search.batch_size or common.get("batch_size", default.batch_size)
+    if search.outside and not any(read_method(method).traits.outside_data for method in search.methods):
+        raise ValueError(
+            f"outside={search.outside!r} is for methods that learn from such data, and none of these does."
+        )
     plans = []
     for method in search.methods:
         learner = read_method(method)
@@ -196,6 +211,8 @@ def plan_methods(search: Search, presets: Path | None) -> list[MethodPlan]:
         spec = preset(search.stream, method, search.seeds[0], folder=presets)
         fixed = {key: value for key, value in spec.options.items() if key not in learner.ranges}
         base = replace(spec, options=fixed, epochs=epochs, batch_size=batch_size)
+        if search.outside and learner.traits.outside_data:
+            base = replace(base, outside=search.outside)
         settings = count_settings(learner.ranges)
         trials = search.trials if settings is None else min(settings, search.trials)
         plans.append(MethodPlan(method, base, learner.ranges, trials, learner.traits.needs_task_id))
@@ -223,6 +240,7 @@ def write_trials(folder: Path, search: Search, trials: Iterable[Trial], others: 
             "method": trial.method,
             "number": trial.number,
             "stream": search.text,
+            "of": search.of,
             "options": trial.options,
             "seeds": trial.seeds,
             "scores": trial.scores,

@@ -21,6 +21,7 @@ from cldnet.bench.recording import Record
 from cldnet.bench.results import read_result
 from cldnet.bench.trials import Found, MethodPlan, Search, Trial, plan_methods, read_trials, write_trials
 from cldnet.bench.workers import execute
+from cldnet.data.outside import read_outside
 from cldnet.data.streams import stream_by_name
 from cldnet.methods import build_learner, read_method
 from cldnet.methods.config import config_from_json, config_to_json
@@ -114,6 +115,9 @@ def _check(search: Search, plans: Sequence[MethodPlan], data: Path | None) -> No
     setting = Setting(stream.input_shape, capacity=len(stream.class_order), seed=search.seeds[0])
     for plan in plans:
         base = plan.base
+        base.check_outside()
+        if base.outside:
+            read_outside(base.outside, stream, data)
         build_learner(plan.method, setting, config_from_json(base.options), base.backbone, base.backbone_options)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "NEEDS_THE_TASK",
     "NOT_RUN",
+    "OUTSIDE_MARK",
     "clip",
     "display_name",
     "duration",
@@ -18,14 +19,28 @@ DISPLAY_NAMES = {
     "finetune": "Fine-tuning",
     "joint": "Joint training",
     "ewc": "EWC",
+    "ewc-batched": "EWC (batched Fisher)",
+    "oewc": "Online EWC",
+    "si": "SI",
+    "mas": "MAS",
+    "lwf": "LwF",
+    "dmc": "DMC",
     "owm": "OWM",
+    "aop": "AOP",
     "er": "ER (replay)",
     "pnn": "PNN",
+    "icnet": "ICNet",
+    "crnet": "CRNet",
+    "slda": "SLDA",
     "cldnet": "CLDNet (hbo)",
+    "cldnet-paper": "CLDNet (paper)",
+    "cldnet-hybrid": "CLDNet (hybrid)",
     "exact": "CLDNet (exact)",
 }
 NEEDS_THE_TASK = "needs the task"
 NOT_RUN = "not run"
+#: Behind the name of a method that learned from data of outside the stream.
+OUTSIDE_MARK = "†"
 
 
 def display_name(method: str) -> str:

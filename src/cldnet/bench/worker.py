@@ -80,7 +80,7 @@ def perform(job: Job, tell: Any) -> tuple[str, Any]:
         if cell.spec.threads is None:
             cell = replace(cell, spec=replace(cell.spec, threads=job.threads))
         _warm_up(cell)
-        result = run_cell(cell, cell.load(job.data), _Sparing(tell))
+        result = run_cell(cell, cell.load(job.data), _Sparing(tell), job.data)
         if _is_there(job.path):  # we slept for so long that somebody else has run it
             return "present", None
         write_atomically(job.path, result_text(result))

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from cldnet.bench.cell import Cell, stream_hash
+from cldnet.bench.cell import Cell, outside_hash, stream_hash
 from cldnet.bench.events import Began, Elsewhere, Event, Failed, Finished, Outcome, Progressed, Still
 from cldnet.bench.machine import cores
 from cldnet.bench.results import FAILURES
@@ -37,7 +37,7 @@ _SILENCE = 2.0
 def file_names(
     cells: Sequence[Cell], data: Path | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> list[str | Exception]:
-    """Tell for every cell the name of its file, or why its stream cannot be made.
+    """Tell for every cell the name of its file, or why its stream or its outside data cannot be read.
 
     Examples
     --------
@@ -49,8 +49,11 @@ def file_names(
     for number, cell in enumerate(cells):
         if on_progress is not None:
             on_progress(number, len(cells))
-        known = stream_hash(cell.stream, cell.spec.seed, data)
-        names.append(cell.file(known) if isinstance(known, str) else known)
+        known, outside = stream_hash(cell.stream, cell.spec.seed, data), outside_hash(cell.spec.outside, data)
+        if isinstance(known, str) and isinstance(outside, str):
+            names.append(cell.file(known, outside))
+        else:
+            names.append(outside if isinstance(known, str) else known)
     return names
 
 

@@ -14,10 +14,13 @@ from cldnet.cli.show import say
 __all__ = ["repeat"]
 
 
-def repeat(file: Path, data: Path | None, stream: str = "", method: str = "", on_bad: OnBad = OnBad.stop) -> None:
+def repeat(
+    file: Path, data: Path | None, stream: str = "", method: str = "", on_bad: OnBad = OnBad.stop, outside: str = ""
+) -> None:
     """Run a result's cell again, with as many threads, and say whether the accuracies are the same to the last bit."""
-    from cldnet.bench.cell import cell_of_result
+    from cldnet.bench.cell import cell_of_result, hashes_of
     from cldnet.bench.results import read_result
+    from cldnet.data.outside import hash_outside
 
     then = read_result(file)
     if then is None:
@@ -28,14 +31,20 @@ def repeat(file: Path, data: Path | None, stream: str = "", method: str = "", on
         raise ValueError(f"{file} is of {own}, not of {method}: leave --method out.")
     if ":" in own and not method:  # a file should not make us import whatever it names
         raise ValueError(f"{file} is of {own}, which is code of its own: say --method {own} if that may run.")
-    cell = replace(cell, stream=stream or cell.stream, spec=replace(cell.spec, threads=then.get("threads")))
+    spec = replace(cell.spec, threads=then.get("threads"), outside=outside or cell.spec.outside)
+    spec.check_outside()
+    cell = replace(cell, stream=stream or cell.stream, spec=spec)
     tasks = load_stream(cell, data, on_bad)
-    if tasks.hash != then["stream"]["hash"]:
-        raise ValueError(
-            f"{cell.shown_stream} is another one now ({tasks.hash}) than in {file} ({then['stream']['hash']})."
-        )
+    for what, today, before in zip(
+        (cell.shown_stream, f"The outside data {spec.outside}"),
+        (tasks.hash, hash_outside(spec.outside, data)),
+        hashes_of(then),
+        strict=True,
+    ):
+        if today != before:
+            raise ValueError(f"{what} is another one now ({today}) than in {file} ({before}).")
     say(repr(tasks))
-    now = run_and_show(cell, tasks)
+    now = run_and_show(cell, tasks, data)
     if (now["matrix"], now["task_il_matrix"]) == (then["matrix"], then["task_il_matrix"]):
         say(f"The same accuracy matrix as in {file}, bit for bit.")
         return

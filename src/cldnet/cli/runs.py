@@ -65,7 +65,7 @@ def run_command(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Run a result file's own cell again, and compare; --data or --stream may tell where its data are.",
+            help="Run a result file's own cell again, and compare; --data, --stream, --outside may tell where its data are.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of weights, shuffling and class order.")] = 0,
@@ -97,11 +97,17 @@ def run_command(
             help="first-task (its training statistics), or constants, in pixel values: imagenet, 127.5:127.5, …"
         ),
     ] = None,
+    outside: Annotated[
+        str | None,
+        typer.Option(
+            help="Unlabelled data for a method that learns from such: a data set or stream, as fmnist, or noise."
+        ),
+    ] = None,
 ) -> None:
     """Run one method on one stream and write one JSON file; or run a result file again."""
     from dataclasses import replace
 
-    from cldnet.bench.cell import Cell, result_text
+    from cldnet.bench.cell import Cell, hashes_of, result_text
     from cldnet.bench.preset import preset
     from cldnet.bench.summary import summarise
     from cldnet.cli.again import repeat
@@ -110,16 +116,18 @@ def run_command(
 
     if again is not None:
         _refuse_others(context)
-        repeat(again, data, stream, method, on_bad)
+        repeat(again, data, stream, method, on_bad, outside or "")
         return
     if not stream or not method:
         raise ValueError("A run needs --stream and --method; or --again with a result file.")
     read_method(method)
     spec = preset(stream, method, seed, threads)
     chosen: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment, "normalise": normalise}
+    chosen["outside"] = outside
     spec = replace(spec, **{name: value for name, value in chosen.items() if value is not None})
     spec = replace(spec, options={**spec.options, **_read_options("--set", options or [])})
     spec = _with_backbone(spec, backbone, _read_options("--backbone-set", backbone_options or []))
+    spec.check_outside()
     cell = Cell(stream if validation is None else f"{stream},validation={validation:g}", spec)
     tasks = load_stream(cell, data, on_bad)
     if tasks.online is not None and (epochs, batch_size) != (None, None):
@@ -131,8 +139,8 @@ def run_command(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{out} cannot be made a folder ({error.strerror}): name another one with --out.") from error
-    result = run_and_show(cell, tasks)
-    path = out / cell.file(tasks.hash)
+    result = run_and_show(cell, tasks, data)
+    path = out / cell.file(*hashes_of(result))
     write_atomically(path, result_text(result))
     for table in result_tables(summarise([{**result, "file": path.name}])):
         Console().print(table)
@@ -143,7 +151,7 @@ def _refuse_others(context: typer.Context) -> None:
     """Refuse options that a result file answers itself."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-    others = sorted(given - {"again", "stream", "method", "data", "on_bad"})
+    others = sorted(given - {"again", "stream", "method", "data", "on_bad", "outside"})
     if others:
         raise ValueError(f"--again runs what the result file says: leave --{others[0].replace('_', '-')} out.")
 
@@ -161,14 +169,14 @@ def load_stream(cell: Cell, data: Path | None, on_bad: OnBad) -> Stream:
         raise typer.Exit(130) from None
 
 
-def run_and_show(cell: Cell, tasks: Stream) -> dict[str, Any]:
+def run_and_show(cell: Cell, tasks: Stream, data: Path | None) -> dict[str, Any]:
     """Run a cell in this process, and show how far it is."""
     from cldnet.bench.cell import run_cell
     from cldnet.bench.wording import percent
 
     try:
         with progress([cell.title]) as (on_progress, tell):
-            result = run_cell(cell, tasks, lambda share: on_progress(0, share))
+            result = run_cell(cell, tasks, lambda share: on_progress(0, share), data)
             tell(0, f"{percent(result['scores']['average_accuracy'])} in {result['seconds']['total']:.1f} s")
     except KeyboardInterrupt:  # said when the bars are gone
         say("\nStopped. Nothing was finished.", error=True)
@@ -207,10 +215,10 @@ def methods() -> None:
     """List the methods."""
     from cldnet.methods import known_methods
 
-    table = Table("method", "what it is", "keeps data", "grows", "needs the task", box=SIMPLE_HEAD)
+    table = Table("method", "what it is", "keeps data", "outside data", "grows", "needs the task", box=SIMPLE_HEAD)
     for name, method in known_methods().items():
         traits = method.load().traits
-        answers = (not traits.rehearsal_free, not traits.constant_size, traits.needs_task_id)
+        answers = (not traits.rehearsal_free, traits.outside_data, not traits.constant_size, traits.needs_task_id)
         table.add_row(name, method.summary, *("yes" if answer else "no" for answer in answers))
     Console().print(table)
 

@@ -106,6 +106,7 @@ def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None
 
 def result_tables(summaries: Sequence[Summary]) -> Iterator[Table]:
     """Results as tables, one a stream: a row a method, mean and standard deviation over seeds."""
+    from cldnet.bench.table.notes import outside_notes
     from cldnet.bench.wording import human_bytes, percent, yes_no
 
     for stream in dict.fromkeys(summary.stream for summary in summaries):
@@ -128,5 +129,9 @@ def result_tables(summaries: Sequence[Summary]) -> Iterator[Table]:
                         yes_no(row.keeps_data),
                     ]
                 )
-                table.add_row(escape(row.name), accuracy, *figures)
+                table.add_row(escape(row.marked_name), accuracy, *figures)
+        table.caption = (
+            "\n".join(map(escape, outside_notes([row for row in summaries if row.stream == stream]))) or None
+        )
+        table.caption_justify = "left"
         yield table

@@ -42,11 +42,15 @@ def tune_command(
         typer.Option("--on", help="whole: score after the whole sequence; first=2: look at the first 2 tasks only."),
     ] = "whole",
     share: Annotated[float, typer.Option(help="Part of the training data to score on.")] = 0.2,
+    of: Annotated[float, typer.Option("--of", help="Part of the rest to learn from, as 0.33; 1 is all of it.")] = 1.0,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over each task; by default the preset's.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Examples a step; by default the preset's.")] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes side by side; by default one a core, at most 4.")
     ] = None,
+    outside: Annotated[
+        str, typer.Option(help="Unlabelled data for methods that learn from such, as fmnist or noise.")
+    ] = "",
     data: DataOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the trials; by default results/tune/STREAM.", file_okay=False)
@@ -70,6 +74,8 @@ def tune_command(
         _first_tasks(on),
         epochs,
         batch_size,
+        of,
+        outside,
     )
     folder = out or Path("results/tune") / re.sub(r"[^\w.,=+-]+", "-", stream)
     found, path = _run(search, folder, presets, jobs or min(cores(), 4), data)

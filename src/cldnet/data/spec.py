@@ -29,6 +29,7 @@ OPTIONS: Mapping[str, str] = {
     "returning=0.3": "three tenths of every class come back in a later task",
     "long_tail=0.01": "the rarest class has a hundredth of the most frequent one's rows",
     "validation=0.2": "test on a fifth of the training data; the test part is left out",
+    "train=0.33": "learn from a third of every class's training data (validation=0.2 is cut off before)",
     "until=2": "only the first 2 tasks",
 }
 
@@ -44,6 +45,7 @@ _SPLIT: Mapping[str, Callable[[str], Any]] = {
 _VARIANTS: Mapping[str, Callable[[str], Any]] = {
     "long_tail": float,
     "validation": float,
+    "train": float,
     "blurry": float,
     "returning": float,
     "online": int,

@@ -16,7 +16,7 @@ from cldnet.data.dataset import Dataset, Part
 from cldnet.data.domains import domains, permutations, rotations
 from cldnet.data.spec import StreamSpec
 from cldnet.data.stream import Stream
-from cldnet.data.variants import blurry, long_tailed, online, returning, until
+from cldnet.data.variants import blurry, long_tailed, online, returning, thinned, until
 from cldnet.names import nearest_names
 
 __all__ = ["SOURCES", "STREAMS", "NamedStream", "split_digits", "stream_by_name"]
@@ -82,6 +82,7 @@ _VARIANTS: Mapping[str, Callable[[Stream, Any, int], Stream]] = {
     "returning": returning,
     "long_tail": long_tailed,
     "validation": lambda stream, share, seed: stream.with_validation(share),
+    "train": lambda stream, share, seed: thinned(stream, share),
     "until": lambda stream, count, seed: until(stream, count),
 }
 

@@ -1,4 +1,4 @@
-"""Streams made from streams: one pass, blurry boundaries, classes that come back, long tails, the first tasks only.
+"""Streams made from streams: one pass, blurry boundaries, classes that come back, long tails, fewer rows, fewer tasks.
 
 Each function takes a stream and returns another. Only training rows move; every task is tested on its own classes, as before.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cldnet.data.stream import Stream
 from cldnet.device import generator
 
-__all__ = ["blurry", "long_tailed", "online", "returning", "until"]
+__all__ = ["blurry", "long_tailed", "online", "returning", "thinned", "until"]
 
 
 def online(stream: Stream, batch_size: int = 10) -> Stream:
@@ -115,17 +115,43 @@ def long_tailed(stream: Stream, ratio: float = 0.01, seed: int | None = 0) -> St
     rank_of = dict(zip(classes, range(len(classes)), strict=True))
     if seed is not None:  # over sorted labels: the class order may come from the same seed
         rank_of = dict(zip(sorted(classes), torch.randperm(len(classes), generator=draw).tolist(), strict=True))
+    most = max(map(len, _rows_of(stream, classes)))
+    counts = [round(most * ratio ** (rank_of[label] / max(len(classes) - 1, 1))) for label in classes]
+    return replace(_with_fewer(stream, classes, counts, draw), name=f"{stream.name},long_tail={ratio:g}")
+
+
+def thinned(stream: Stream, share: float = 0.33, seed: int = 0) -> Stream:
+    """Keep a share of every class's training rows, at least one, so that trial runs take less time.
+
+    The same rows stay in every class order; test rows are those of the whole stream.
+
+    Examples
+    --------
+    >>> from cldnet.data.streams import split_digits
+    >>> whole, third = split_digits(0), thinned(split_digits(0), 1 / 3)
+    >>> len(whole.train), len(third.train), len(third.test) == len(whole.test)
+    (1347, 448, True)
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"A share of {share} of every class cannot stay; expected a number between 0 and 1.")
+    classes = sorted(stream.class_order)  # not in order of arrival: which rows stay should not hang on that
+    counts = [round(share * len(rows)) for rows in _rows_of(stream, classes)]
+    return replace(_with_fewer(stream, classes, counts, generator(seed)), name=f"{stream.name},train={share:g}")
+
+
+def _rows_of(stream: Stream, classes: Sequence[Any]) -> list[NDArray[np.int64]]:
+    """Each class's training rows, once, whichever tasks they are in."""
     labels = stream.train_part.y
     used = np.unique(np.concatenate([plan.train.numpy() for plan in stream.plans]))
-    of_class = [used[labels[used] == label] for label in classes]
-    most = max(map(len, of_class))
-    kept = []
-    for rows, label in zip(of_class, classes, strict=True):
-        count = round(most * ratio ** (rank_of[label] / max(len(classes) - 1, 1)))
-        kept.append(_drawn(rows, min(max(count, 1), len(rows)), draw))
-    stays = np.sort(np.concatenate(kept))
+    return [used[labels[used] == label] for label in classes]
+
+
+def _with_fewer(stream: Stream, classes: Sequence[Any], counts: Sequence[int], draw: torch.Generator) -> Stream:
+    """Keep so many training rows of each class, drawn at random: at least one, and at most what there is."""
+    pairs = zip(_rows_of(stream, classes), counts, strict=True)
+    stays = np.concatenate([_drawn(rows, min(max(count, 1), len(rows)), draw) for rows, count in pairs])
     plans = tuple(replace(plan, train=torch.from_numpy(np.intersect1d(plan.train, stays))) for plan in stream.plans)
-    return replace(stream, name=f"{stream.name},long_tail={ratio:g}", plans=plans)
+    return replace(stream, plans=plans)
 
 
 _Move = Callable[[NDArray[np.int64], int, torch.Generator], Sequence[tuple[int, NDArray[np.int64]]]]

@@ -17,12 +17,12 @@ from torch import Tensor
 
 __all__ = [
     "accumulate",
+    "correction",
     "effective_rank",
     "error_bound",
     "from_sum",
     "has_drifted",
     "spectrum",
-    "step",
     "update",
     "update_block",
 ]
@@ -46,26 +46,42 @@ def update(projector: Tensor, r: Tensor, alpha: float | Tensor) -> Tensor:
     tensor([[0.2000, 0.0000],
             [0.0000, 1.0000]])
     """
-    u = step(projector, r, alpha)
-    return projector - u.unsqueeze(-1) * u.unsqueeze(-2)
+    weighted = _weighted(r.unsqueeze(-2), alpha)
+    u = correction(weighted @ projector, weighted)
+    return projector - u.mT * u
 
 
-def step(projector: Tensor, r: Tensor, alpha: float | Tensor) -> Tensor:
-    """Compute the vector ``u = P r / √(α + rᵀ P r)``: absorbing ``r`` is ``P − u uᵀ``.
+def correction(projected: Tensor, weighted: Tensor) -> Tensor:
+    """Compute the rows ``U`` that absorbing inputs takes off a projector: ``P − UᵀU``.
+
+    Woodbury's identity: ``U = L⁻¹ R P`` with the Cholesky factor ``LLᵀ = I + R P Rᵀ`` of the small matrix. A projector
+    need not be written out for it: who keeps ``P₀`` and earlier corrections has ``R P = R P₀ − (R U₀ᵀ) U₀``.
+
+    Parameters
+    ----------
+    projected : Tensor, shape (..., n, d)
+        The inputs through the projector, ``R P``.
+    weighted : Tensor, shape (..., n, d)
+        The inputs ``R`` over the root of their α, so that all weigh the same.
 
     Examples
     --------
-    >>> step(torch.eye(2), torch.tensor([1.0, 0.0]), alpha=3.0)
-    tensor([0.5000, 0.0000])
+    >>> r = torch.tensor([[1.0, 0.0]])
+    >>> correction(r @ torch.diag(torch.tensor([3.0, 1.0])), r)
+    tensor([[1.5000, 0.0000]])
     """
-    k = (projector @ r.unsqueeze(-1)).squeeze(-1)
-    return k * (alpha + (r * k).sum(-1, keepdim=True)).rsqrt()
+    inner = projected @ weighted.mT
+    inner.diagonal(dim1=-2, dim2=-1).add_(1)
+    if inner.shape[-1] == 1:  # the factor of a number is its root
+        return projected * inner.rsqrt()
+    rows: Tensor = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), projected, upper=False)
+    return rows
 
 
 def update_block(projector: Tensor, rows: Tensor, alpha: float | Tensor) -> Tensor:
     """Let a projector absorb several inputs at once, exactly as `update` one after the other.
 
-    Woodbury's identity: ``P − P Rᵀ (αI + R P Rᵀ)⁻¹ R P``, by a Cholesky factor of the small matrix.
+    Woodbury's identity: ``P − P Rᵀ (αI + R P Rᵀ)⁻¹ R P``, see `correction`.
 
     Parameters
     ----------
@@ -84,13 +100,8 @@ def update_block(projector: Tensor, rows: Tensor, alpha: float | Tensor) -> Tens
     """
     # Cheaper and rounder in the basis where every row weighs the same: r/√α with α = 1.
     weighted = _weighted(rows, alpha)
-    projected = weighted @ projector  # R P
-    inner = projected @ weighted.mT
-    inner.diagonal(dim1=-2, dim2=-1).add_(1)
-    factor = torch.linalg.cholesky(inner)
-    half = torch.linalg.solve_triangular(factor, projected, upper=False)
-    difference: Tensor = projector - half.mT @ half
-    return difference
+    u = correction(weighted @ projector, weighted)
+    return projector - u.mT @ u
 
 
 def accumulate(total: Tensor, rows: Tensor, alpha: float | Tensor, *, sign: int = 1) -> Tensor:

@@ -44,7 +44,15 @@ class Method:
 #: The methods of this library. Others come from packages with an entry point in the group ``cldnet.methods``.
 METHODS: Mapping[str, Method] = {
     "cldnet": Method(
-        "cldnet.methods.cldnet:CLDNet", "HSIC bottleneck through projectors, fixed class vectors (AAAI-24)"
+        "cldnet.methods.cldnet:CLDNet",
+        "fixed class vectors, every layer by gradient through projectors: our best preset",
+    ),
+    "cldnet-paper": Method(
+        "cldnet.methods.cldnet_paper:CLDNetPaper", "HSIC bottleneck and fixed class vectors, as in the paper (AAAI-24)"
+    ),
+    "cldnet-hybrid": Method(
+        "cldnet.methods.cldnet_hybrid:CLDNetHybrid",
+        "hidden layers through projectors, the last one solved from its sums",
     ),
     "exact": Method(
         "cldnet.methods.exact:Exact", "ridge solution of all data seen, over a fixed feature map, one pass"
@@ -52,9 +60,21 @@ METHODS: Mapping[str, Method] = {
     "finetune": Method("cldnet.methods.finetune:Finetune", "plain gradient descent: the lower bound"),
     "joint": Method("cldnet.methods.joint:Joint", "all data kept and learned anew: the upper bound"),
     "ewc": Method("cldnet.methods.ewc:EWC", "elastic weight consolidation, per-sample Fisher (PNAS 2017)"),
+    "ewc-batched": Method("cldnet.methods.ewc_batched:EWCBatched", "EWC with squares of batches' mean gradients"),
+    "oewc": Method("cldnet.methods.oewc:OnlineEWC", "Online EWC: one Fisher that fades, the latest anchor (ICML 2018)"),
+    "si": Method("cldnet.methods.si:SI", "synaptic intelligence: importance by path integral (ICML 2017)"),
+    "mas": Method("cldnet.methods.mas:MAS", "memory aware synapses: importance by sensitivity (ECCV 2018)"),
+    "lwf": Method("cldnet.methods.lwf:LwF", "learning without forgetting: distillation from the last net (ECCV 2016)"),
+    "dmc": Method("cldnet.methods.dmc:DMC", "deep model consolidation on unlabelled inputs from outside (WACV 2020)"),
     "owm": Method("cldnet.methods.owm:OWM", "orthogonal weight modification (Nature Machine Intelligence 2019)"),
+    "aop": Method("cldnet.methods.aop:AOP", "adaptive orthogonal projection: OWM with an α by the input (AAAI 2022)"),
     "er": Method("cldnet.methods.er:ER", "experience replay from a reservoir (2019)"),
     "pnn": Method("cldnet.methods.pnn:PNN", "progressive nets: a column a task, needs the task at test (2016)"),
+    "icnet": Method("cldnet.methods.icnet:ICNet", "interval weights, each task's box inside the last (ICML 2022)"),
+    "crnet": Method(
+        "cldnet.methods.crnet:CRNet", "random features, output weights solved with a Fisher penalty (2023)"
+    ),
+    "slda": Method("cldnet.methods.slda:SLDA", "class means and one covariance over a fixed feature map (2020)"),
 }
 
 
@@ -68,7 +88,7 @@ def read_method(name: str) -> type[Learner]:
     >>> read_method("ewcc")
     Traceback (most recent call last):
     ...
-    ValueError: There is no method 'ewcc'. Did you mean 'ewc'?
+    ValueError: There is no method 'ewcc'. Did you mean 'ewc' or 'oewc'?
     """
     known = known_methods()
     if name in known:

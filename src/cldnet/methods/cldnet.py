@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,12 @@ from cldnet.math.basis import basis_vectors
 from cldnet.methods.config import check_parts
 from cldnet.methods.gradient import GradientConfig, weighted_mean
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
-from cldnet.methods.parts.alpha import Alpha, DecayingAlpha, PerTask
+from cldnet.methods.parts.alpha import Alpha, ConstantAlpha
 from cldnet.methods.parts.dependence import Dependence, NormalisedHSIC
-from cldnet.methods.parts.projection import BatchMean, Feed, Projection
-from cldnet.methods.parts.readings import EveryStep, InTurn, Range, SeenClasses, Steps, When
-from cldnet.methods.ranges import ALPHAS, LEARNING_RATES, LogUniform
+from cldnet.methods.parts.pointing import InnerProduct, PerAlpha, Rate, Similarity
+from cldnet.methods.parts.projection import EverySample, Feed, Projection, descend
+from cldnet.methods.parts.readings import AllClasses, EmbeddingAlone, EveryStep, Last, Range, Steps, When
+from cldnet.methods.ranges import Choice, LogUniform
 from cldnet.nets import out_features
 from cldnet.nets.init import linear
 from cldnet.nets.taps import Flow
@@ -48,24 +49,38 @@ class CLDNetConfig(GradientConfig):
         Dimension d of the class vectors and bound γ of their |cosine| (Eq. 3).
     bias : bool
         Whether the embedding layer has a bias; it is projected as the weight of an appended one.
+    embed_init : float
+        Scale of the embedding layer's first weights; 0 lets every class begin without a direction.
+    hidden_share : float
+        Learning rate of the layers in front of the embedding layer in the EAE step, as a share of `lr`.
     temperature : float
-        Divides the cosine before the softmax; without it the loss has a floor of 1.46 for ten classes.
-    dependence, feed, alpha, when, steps, softmax
-        The form of HSIC; what feeds the projectors, how strongly and when; steps in turn or together; the softmax's range.
+        Divides the similarity before the softmax; with cosines and without it the loss has a floor of 1.46 for ten classes.
+    similarity, rate
+        What compares an embedding with the class vectors; what `lr` and `hbo_lr` count in.
+    dependence, feed, alpha, when, steps, softmax, last
+        The form of HSIC; what feeds the projectors, how strongly and when; which steps; the softmax's range; how the last
+        layer learns.
     """
 
+    lr: float = 7.0
+    momentum: float = 0.0
     hbo_lr: float = 0.003
     beta: float = 500.0
     embed_dim: int = 1000
     gamma: float = 0.04
     bias: bool = True
-    temperature: float = 0.07
+    embed_init: float = 0.0
+    hidden_share: float = 0.1
+    temperature: float = 1.0
+    similarity: Similarity = InnerProduct()
+    rate: Rate = PerAlpha()
     dependence: Dependence = NormalisedHSIC()
-    feed: Feed = BatchMean()
-    alpha: Alpha = PerTask(DecayingAlpha(10.0, 0.01), updates=200)
+    feed: Feed = EverySample()
+    alpha: Alpha = ConstantAlpha(30.0)
     when: When = EveryStep()
-    steps: Steps = InTurn()
-    softmax: Range = SeenClasses()
+    steps: Steps = EmbeddingAlone()
+    softmax: Range = AllClasses()
+    last: Last = Last()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,6 +89,12 @@ class CLDNetConfig(GradientConfig):
             raise ValueError(f"hbo_lr={self.hbo_lr} should not be negative.")
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} should be a positive number.")
+        for name in ("hidden_share", "embed_init"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}={getattr(self, name)} should not be negative.")
+        if self.embed_init == 0 and not self.similarity.from_zero:
+            raise ValueError(f"{self.similarity} needs a direction to begin with: use an embed_init above 0, as 1.")
+        self.rate.unit(self.alpha, 1)
 
 
 class CLDNet(Learner):
@@ -108,11 +129,13 @@ class CLDNet(Learner):
         "basis": "class vectors",
     }
     config_class = CLDNetConfig
+    version = 2
     ranges: ClassVar = {
-        "lr": LEARNING_RATES,
-        "hbo_lr": LogUniform(0.0003, 0.03),
-        "beta": LogUniform(10.0, 2000.0),
-        "alpha": ALPHAS,
+        "lr": LogUniform(0.5, 30.0),
+        "hidden_share": LogUniform(0.001, 0.3),
+        "alpha": Choice(
+            tuple({"kind": "ConstantAlpha", "value": value} for value in (10.0, 30.0, 100.0, 300.0, 1000.0))
+        ),
     }
 
     config: CLDNetConfig
@@ -127,6 +150,8 @@ class CLDNet(Learner):
         features = out_features(net, setting.input_shape)
         self.net = net.to(setting.dtype)
         self.embedding = linear(features, config.embed_dim, self.generator, bias=config.bias).to(setting.dtype)
+        with torch.no_grad():
+            self.embedding.weight.mul_(config.embed_init)
         whole = nn.Sequential()
         whole.add_module("net", self.net)
         whole.add_module("embedding", self.embedding)
@@ -159,17 +184,21 @@ class CLDNet(Learner):
         return self.projection.sums()
 
     def score(self, x: Tensor) -> Tensor:
-        """Cosine to every class vector over the temperature."""
-        return F.normalize(self.embed(x), dim=1) @ self.basis.T / self.config.temperature
+        """Similarity to every class vector over the temperature."""
+        return self.config.similarity(self.embed(x), self.basis) / self.config.temperature
 
     def start(self, task: TaskData) -> None:
         """Begin with empty momenta; what cannot be projected learns in the first task only."""
         if self.tasks > 0:
             self.projection.freeze_unprotected(self.net)
         self.task_rows = torch.isin(torch.arange(len(self.basis), device=task.y.device), task.rows)
-        parameters, momentum = list(self.parameters()), self.config.momentum
-        self.hbo_optimizer = torch.optim.SGD(parameters, lr=self.config.hbo_lr, momentum=momentum)
-        self.eae_optimizer = torch.optim.SGD(parameters, lr=self.config.lr, momentum=momentum)
+        config = self.config
+        groups: list[dict[str, Any]] = [
+            {"params": list(self.net.parameters()), "lr": config.hidden_share * config.lr},
+            {"params": list(self.embedding.parameters())},
+        ]
+        self.hbo_optimizer = torch.optim.SGD(self.parameters(), lr=config.hbo_lr, momentum=config.momentum)
+        self.eae_optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
 
     def observe(self, batch: Batch) -> Tensor:
         """One pass through the inner loop of algorithm 1."""
@@ -191,9 +220,18 @@ class CLDNet(Learner):
             z = self.embed(x)
         return flow, z
 
-    def absorb(self, flow: Flow, batch: Batch) -> None:
+    def absorb(self, flow: Flow, progress: float, updates: int) -> None:
         """Feed the projectors (Eq. 6)."""
-        self.projection.absorb(flow, self.config.feed, self.config.alpha, batch.progress, batch.steps)
+        if not self.config.last.absorbs:
+            flow = Flow(flow.layers[:-1], flow.inputs[:-1], flow.outputs[:-1])
+        self.projection.absorb(flow, self.config.feed, self.config.alpha, progress, updates)
+
+    def descend(self, optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor], rows: int) -> None:
+        """Take a step ``θ_l ← θ_l − λ P_l Δθ_l`` (Eq. 5, 9) along projected gradients of a batch of so many rows."""
+        unit = self.config.rate.unit(self.config.alpha, rows)
+        resting = () if self.config.last.learns else {*self.embedding.parameters()}
+        steps = {parameter: unit * gradient for parameter, gradient in gradients.items() if parameter not in resting}
+        descend(optimizer, steps, self.config.clip)
 
     def bottleneck_deltas(self, flow: Flow, x: Tensor, y: Tensor) -> list[Tensor | None]:
         """Derivatives of each layer's ``HSIC(Z_l, X) − β HSIC(Z_l, Y)`` (Eq. 5) by the layer's own outputs.
@@ -225,6 +263,6 @@ class CLDNet(Learner):
 
     def embedding_loss(self, z: Tensor, batch: Batch) -> Tensor:
         """Negative log-likelihood of the class vectors (Eq. 8, 9)."""
-        logits = F.normalize(z, dim=1) @ self.basis.T / self.config.temperature
+        logits = self.config.similarity(z, self.basis) / self.config.temperature
         logits = logits.masked_fill(~self.config.softmax.mask(self, batch), float("-inf"))
         return weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)

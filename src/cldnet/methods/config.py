@@ -17,14 +17,26 @@ PARTS: Mapping[str, str] = {
     "DecayingAlpha": "cldnet.methods.parts.alpha",
     "AdaptiveAlpha": "cldnet.methods.parts.alpha",
     "PerTask": "cldnet.methods.parts.alpha",
+    "LayerAlphas": "cldnet.methods.parts.alpha",
+    "KindAlphas": "cldnet.methods.parts.alpha",
     "NormalisedHSIC": "cldnet.methods.parts.dependence",
     "TraceHSIC": "cldnet.methods.parts.dependence",
     "BatchMean": "cldnet.methods.parts.projection",
     "EverySample": "cldnet.methods.parts.projection",
+    "EverySecondPatch": "cldnet.methods.parts.projection",
+    "EveryVector": "cldnet.methods.parts.projection",
     "EveryStep": "cldnet.methods.parts.readings",
     "TaskEnd": "cldnet.methods.parts.readings",
+    "Cosine": "cldnet.methods.parts.pointing",
+    "InnerProduct": "cldnet.methods.parts.pointing",
+    "FixedRate": "cldnet.methods.parts.pointing",
+    "PerAlpha": "cldnet.methods.parts.pointing",
+    "EmbeddingAlone": "cldnet.methods.parts.readings",
     "InTurn": "cldnet.methods.parts.readings",
     "Together": "cldnet.methods.parts.readings",
+    "Last": "cldnet.methods.parts.readings",
+    "FreeLast": "cldnet.methods.parts.readings",
+    "FixedLast": "cldnet.methods.parts.readings",
     "SeenClasses": "cldnet.methods.parts.readings",
     "TaskClasses": "cldnet.methods.parts.readings",
     "AllClasses": "cldnet.methods.parts.readings",
@@ -40,7 +52,7 @@ def check_parts(config: Any) -> None:
     >>> OWMConfig(alpha=0.1)
     Traceback (most recent call last):
     ...
-    ValueError: alpha=0.1 should be a part such as DecayingAlpha(start=1.0, decay=0.01).
+    ValueError: alpha=0.1 should be a part such as PerTask(alpha=DecayingAlpha(start=10.0, decay=0.01), updates=200).
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -61,7 +73,7 @@ def config_to_json(value: Any) -> Any:
         fields = {field.name: config_to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         name = type(value).__name__
         return {"kind": name, **fields} if name in PARTS else fields
-    return list(value) if isinstance(value, tuple) else value
+    return [config_to_json(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def config_from_json(value: Any) -> Any:
@@ -72,6 +84,8 @@ def config_from_json(value: Any) -> Any:
     >>> config_from_json({"lr": 0.1, "alpha": {"kind": "ConstantAlpha", "value": 0.5}})
     {'lr': 0.1, 'alpha': ConstantAlpha(value=0.5)}
     """
+    if isinstance(value, list | tuple):
+        return [config_from_json(item) for item in value]
     if not isinstance(value, Mapping):
         return value
     options = {name: config_from_json(item) for name, item in value.items() if name != "kind"}

@@ -25,17 +25,12 @@ from torch import Tensor, nn
 
 from cldnet.math.discriminant import Discriminant, discriminant
 from cldnet.math.left_out import Choice, left_out_scores
-from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
-from cldnet.methods.parts.moments import ROUNDING, SecondMoments, check_gram, moments_for
+from cldnet.methods.learner import Setting, TaskData
+from cldnet.methods.mapped import BLOCK, MappedLearner
+from cldnet.methods.parts.moments import ROUNDING, check_gram
 from cldnet.methods.parts.sums import Summed, check_addable, moments_from, upgraded, without
-from cldnet.nets import FeatureMap, RandomReLU, out_features
-from cldnet.nets.features import RandomProjection
-from cldnet.nets.scale import AsTheyAre
 
 __all__ = ["Exact", "ExactConfig"]
-
-#: Rows whose products are added up in float32 before float64 takes over.
-BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class _Solved(NamedTuple):
     discriminant: Discriminant
 
 
-class Exact(Learner):
+class Exact(MappedLearner):
     """One pass, no gradient, nothing forgotten: the ridge solution of all data seen.
 
     Parameters
@@ -84,6 +79,7 @@ class Exact(Learner):
 
     Examples
     --------
+    >>> from cldnet.nets import RandomReLU
     >>> features = RandomReLU((2,), features=16, seed=0)
     >>> learner = Exact(features, Setting((2,), capacity=4, seed=0), ExactConfig())
     >>> task = TaskData(torch.tensor([[-1.0, 0.0], [-0.9, 0.1], [1.0, 0.0], [1.1, 0.1]]), torch.tensor([0, 0, 1, 1]))
@@ -94,87 +90,32 @@ class Exact(Learner):
     tensor([0, 0, 1, 1])
     """
 
-    traits = Traits(rehearsal_free=True, constant_size=True, one_pass=True)
-    kinds: ClassVar = {"features": "feature map", "first_classes": "counters"} | dict.fromkeys(
-        ("second", "class_sums", "class_weights", "rows"), "sums"
-    )
+    kinds: ClassVar = {**MappedLearner.kinds, "rows": "sums", "first_classes": "counters"}
     config_class = ExactConfig
-    default_backbone = "random-relu"
-    takes_maps = True
-    min_batch = BLOCK
 
     config: ExactConfig
-    class_sums: Tensor
-    class_weights: Tensor
     rows: Tensor
     first_classes: Tensor
+    _solved: _Solved | None
 
     def __init__(self, net: nn.Module, setting: Setting, config: ExactConfig) -> None:
-        super().__init__(setting)
+        super().__init__(net, setting, config.gram)
         self.config = config
-        if isinstance(net, FeatureMap):
-            self.features: FeatureMap = net
-            self.scale = AsTheyAre()
-        else:
-            self.features = RandomReLU((out_features(net, setting.input_shape),), seed=setting.seed, net=net)
-        width = self.features.out_features
-        self.second: SecondMoments = moments_for(config.gram, width)
-        self.register_buffer("class_sums", torch.zeros(setting.capacity, width, dtype=torch.float64))
-        self.register_buffer("class_weights", torch.zeros(setting.capacity, dtype=torch.float64))
         self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
         # Class rows below this number were in the task that the map was fitted on, if it was fitted here.
         self.register_buffer("first_classes", torch.zeros((), dtype=torch.int64))
-        self._solved: _Solved | None = None
-
-    @property
-    def backbone(self) -> nn.Module:
-        """The map that was handed in, or the frozen module in front of the random features."""
-        net = self.features.net if isinstance(self.features, RandomProjection) else None
-        return self.features if net is None else net
-
-    @property
-    def class_width(self) -> int:
-        """Length of a class's feature sum."""
-        return self.features.out_features
-
-    @property
-    def network_size(self) -> int:
-        """Numbers of the fixed map."""
-        return sum(tensor.numel() for tensor in self.features.state_dict().values())
-
-    def begin_task(self, task: TaskData) -> None:
-        """Refuse a first task that is too small to fit the map on."""
-        if not self.features.fitted and len(task) < self.features.min_rows:
-            raise ValueError(
-                f"The first call needs at least {self.features.min_rows} rows, {self.features.why_rows}, and got "
-                f"{len(task)} (n_samples={len(task)}). Collect some more, for example with `with clf.session():`."
-            )
-        super().begin_task(task)
 
     def start(self, task: TaskData) -> None:
-        """Fit the map on the first task if nobody has fitted it before."""
-        self._solved = None  # there may be classes more
-        if not self.features.fitted:
-            self.features.fit(self.scale(task.x), task.weight)
+        """Fit the map on the first task if nobody has fitted it before, and remember which classes that task had."""
+        fits = not self.features.fitted
+        super().start(task)
+        if fits:
             self.first_classes.fill_(self.seen)
 
-    @torch.no_grad()
-    def observe(self, batch: Batch) -> Tensor:
-        """Add a batch to the sums."""
-        self._solved = None
-        for first in range(0, len(batch.x), BLOCK):
-            part = slice(first, first + BLOCK)
-            h, y = self.features(self.scale(batch.x[part])), batch.y[part]
-            weight = None if batch.weight is None else batch.weight[part].double()
-            h = h.to(getattr(torch, self.config.products)) if weight is None else h.double()
-            self.second.add(h, weight)
-            each = self.class_weights.new_ones(len(y)) if weight is None else weight
-            classes, place = y.unique(return_inverse=True)
-            members = h.new_zeros(len(y), len(classes)).scatter_(1, place[:, None], each.to(h)[:, None])
-            self.class_sums.index_add_(0, classes, (members.T @ h).double())
-            self.class_weights.index_add_(0, y, each)
-            self.rows += each.sum()
-        return self.rows.new_zeros(())
+    def add(self, h: Tensor, y: Tensor, weight: Tensor | None) -> None:
+        """Add features to the sums, with products in the type that was asked for."""
+        super().add(h.to(getattr(torch, self.config.products)) if weight is None else h, y, weight)
+        self.rows += len(y) if weight is None else weight.sum()
 
     @torch.no_grad()
     def forget(self, task: TaskData) -> None:
@@ -239,16 +180,6 @@ class Exact(Learner):
             solved = self._solved = _Solved(choice, live, Discriminant(*(part.to(weights.device) for part in rule)))
         return solved
 
-    def score(self, x: Tensor) -> Tensor:
-        """Scores of the classes seen: logarithms of their probabilities, but for a constant and the temperature."""
-        return self.score_represented(self.features(x))
-
-    @torch.no_grad()
-    def represent(self, x: Tensor) -> Tensor:
-        """Features of inputs, in int8 where they are whole numbers: what may be kept to score them again and again."""
-        blocks = (self.features(self.scale(block)) for block in x.split(BLOCK))
-        return torch.cat([h.char() if bool((h.char() == h).all()) else h for h in blocks])
-
     def score_represented(self, h: Tensor) -> Tensor:
         """Scores of features, as `score` gives them for inputs."""
         return self.decide(self._predicted(h))
@@ -274,13 +205,7 @@ class Exact(Learner):
         if gram != self.config.gram:
             raise ValueError(f"gram={gram!r} cannot follow gram={self.config.gram!r}: make a new model.")
         super().configure(options)
-        self._solved = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The solution follows from the sums; a copy or a pickle should not grow by it with the number of classes.
-        return {**self.__dict__, "_solved": None}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a state, also one from before ``G`` was packed, and forget the solution of the old one."""
+        """Take over a state, also one from before ``G`` was packed."""
         super().load_state(upgraded(state))
-        self._solved = None

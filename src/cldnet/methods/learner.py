@@ -36,12 +36,15 @@ class Traits:
         It must be told the task of a test input, so it has no class-IL figure.
     one_pass : bool
         It sees every example once; epochs mean nothing to it.
+    outside_data : bool
+        It learns from unlabelled inputs of elsewhere besides, which `Learner.take_outside` hands to it.
     """
 
     rehearsal_free: bool
     constant_size: bool
     needs_task_id: bool = False
     one_pass: bool = False
+    outside_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,13 @@ class Learner(nn.Module, ABC):
 
     counters: Tensor
     config: Any
+    #: What `take_outside` was given.
+    outside: Tensor | None
 
     def __init__(self, setting: Setting) -> None:
         super().__init__()
         self.setting = setting
+        self.outside = None
         scale = InputScale(setting.input_shape, setting.dtype)
         if setting.scaling is not None:
             scale.set(*setting.scaling)
@@ -137,8 +143,32 @@ class Learner(nn.Module, ABC):
         """Bytes by which the state is declared to grow when ``task`` is learned."""
         return 0
 
+    def take_outside(self, x: Tensor) -> None:
+        """Take unlabelled inputs ``(n, …)`` from outside the stream, in its units, to learn from besides the tasks.
+
+        Only a method with the trait ``outside_data`` has a use for them. They are no part of its state: hand them over again
+        to a learner that was loaded.
+        """
+        if not self.traits.outside_data:
+            raise ValueError(f"{type(self).__name__} has no use for data from outside the stream: leave them out.")
+        if not len(x) or tuple(x.shape[1:]) != self.setting.input_shape:
+            raise ValueError(
+                f"The data from outside have the shape {tuple(x.shape)}; expected one or more inputs of the stream's shape, "
+                f"(n, {', '.join(map(str, self.setting.input_shape))})."
+            )
+        self.outside = x
+
+    def check_outside(self) -> None:
+        """Refuse to learn without the inputs that `take_outside` should have been given."""
+        if self.traits.outside_data and self.outside is None:
+            raise ValueError(
+                f"{type(self).__name__} learns from unlabelled inputs of outside the stream besides: hand them over with "
+                "take_outside(x) before the first task, and again after loading."
+            )
+
     def begin_task(self, task: TaskData) -> None:
         """Prepare for a task. The first one fixes the scaling of inputs, unless the setting did."""
+        self.check_outside()
         if not self.scale.fitted:
             self.scale.fit(task.x, task.weight)
         self.counters[1] = max(self.seen, int(task.y.max()) + 1)

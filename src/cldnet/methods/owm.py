@@ -1,79 +1,70 @@
 """OWM (Zeng et al., Nature Machine Intelligence 2019): gradients of a net with a linear head, through projectors.
 
-Per batch and layer, with ``r`` the batch's mean input: ``P ← P − P r rᵀ P / (α + rᵀ P r)``, then the gradient is projected
-by ``P``. α falls within each task, so that a task can be learned before its own inputs are protected.
+Per batch and layer, with ``r`` the batch's mean input (of a convolution, every patch of the mean map):
+
+- ``P ← P − P r rᵀ P / (α + rᵀ P r)``, from ``P = I`` on, and never reset;
+- ``W ← W − λ ∇W P``, with momentum, clipped after the projection.
+
+α falls within each task, so that a task can be learned before its own inputs are protected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
-from torch.nn import functional as F
+from cldnet.methods.config import config_to_json
+from cldnet.methods.parts.alpha import Alpha, ConstantAlpha, DecayingAlpha, LayerAlphas, PerTask
+from cldnet.methods.projected import ProjectedConfig, ProjectedLearner
+from cldnet.methods.ranges import LEARNING_RATES, Choice
 
-from cldnet.methods.config import check_parts
-from cldnet.methods.gradient import GradientConfig, GradientLearner, weighted_mean
-from cldnet.methods.learner import Batch, Setting, TaskData, Traits
-from cldnet.methods.parts.alpha import Alpha, DecayingAlpha
-from cldnet.methods.parts.projection import BatchMean, Feed, Projection, descend
-from cldnet.methods.ranges import ALPHAS, LEARNING_RATES
+__all__ = ["OWM", "RELEASED_CNN", "RELEASED_MLP", "SEARCHED", "OWMConfig"]
 
-__all__ = ["OWM", "OWMConfig"]
+#: α of the released code for an MLP with two hidden layers (batches of 40, 20 epochs, learning rate 0.2).
+RELEASED_MLP = LayerAlphas((DecayingAlpha(0.9, 0.001), DecayingAlpha(1.0, 0.1), ConstantAlpha(0.6)))
+#: α of the released code for the CNN (batches of 64, 25 epochs, learning rate 0.02; fed by `EverySecondPatch`).
+RELEASED_CNN = LayerAlphas(
+    (*3 * (DecayingAlpha(1.0, 1e-5),), DecayingAlpha(1.0, 1e-4), DecayingAlpha(1.0, 0.01), DecayingAlpha(1.0, 0.1))
+)
+
+
+#: α that is searched: where it starts and how far it falls. It is stated for 200 updates a task, however many there are, so
+#: that what was chosen on a part of the data holds for all of it.
+SEARCHED = tuple(
+    PerTask(DecayingAlpha(start, decay)) for start in (1.0, 3.0, 10.0, 30.0) for decay in (0.1, 0.01, 0.001)
+)
 
 
 @dataclass(frozen=True)
-class OWMConfig(GradientConfig):
-    """Settings of OWM: what feeds the projectors, and how strongly."""
+class OWMConfig(ProjectedConfig):
+    """Settings of OWM: what feeds the projectors, and how strongly.
 
-    feed: Feed = BatchMean()
-    alpha: Alpha = DecayingAlpha()
+    Attributes
+    ----------
+    alpha
+        The rule for α; `RELEASED_MLP` and `RELEASED_CNN` are those of the authors' code.
+    """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_parts(self)
+    alpha: Alpha = PerTask(DecayingAlpha(10.0, 0.01))
 
 
-class OWM(GradientLearner):
-    """Orthogonal weight modification of every layer, the head included."""
+class OWM(ProjectedLearner):
+    """Orthogonal weight modification of every layer, the head included.
 
-    traits = Traits(rehearsal_free=True, constant_size=True)
-    kinds: ClassVar = {"net": "weights", "head": "weights", "projection": "projectors"}
+    Examples
+    --------
+    >>> from cldnet.methods import build_learner
+    >>> from cldnet.methods.learner import Setting
+    >>> learner = build_learner("owm", Setting((4,), capacity=3, seed=0), {"alpha": RELEASED_MLP}, "mlp")
+    >>> [tuple(layer.P.shape) for layer in learner.projection.layers]
+    [(1, 5, 5), (1, 401, 401), (1, 401, 401)]
+    """
+
     config_class = OWMConfig
-    ranges: ClassVar = {"lr": LEARNING_RATES, "alpha": ALPHAS}
+    ranges: ClassVar = {"lr": LEARNING_RATES, "alpha": Choice(tuple(map(config_to_json, SEARCHED)))}
     config: OWMConfig
 
-    def __init__(self, net: nn.Module, setting: Setting, config: OWMConfig) -> None:
-        super().__init__(net, setting, config)
-        whole = nn.Sequential()
-        whole.add_module("net", self.net)
-        whole.add_module("head", self.head)
-        self.projection = Projection(whole, setting.input_shape)
-
-    def projector_sums(self) -> Mapping[str, Tensor]:
-        """``A`` of every layer's projector."""
-        return self.projection.sums()
-
-    def start(self, task: TaskData) -> None:
-        """Begin with an empty momentum; what cannot be projected learns in the first task only."""
-        super().start(task)
-        if self.tasks > 0:
-            self.projection.freeze_unprotected(self.net)
-
-    def observe(self, batch: Batch) -> Tensor:
-        """Feed the projectors, then take one projected step."""
-        batch = batch.without_zeros()
-        if len(batch.x) == 0:
-            return self.head.weight.new_zeros(())
-        with self.projection.taps.watch() as flow:
-            logits = self.score(self.scale(batch.x))[:, : self.seen]
-        loss = weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)
-        self.projection.absorb(flow, self.config.feed, self.config.alpha, batch.progress, batch.steps)
-        descend(self.optimizer, self.projection.backward(flow, loss), self.config.clip)
-        return loss.detach()
-
-    def finish(self, task: TaskData) -> None:
-        """Rebuild the projectors from their sums."""
-        self.projection.rebuild()
-        super().finish(task)
+    @property
+    def alpha(self) -> Alpha:
+        """The rule of the configuration."""
+        return self.config.alpha

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["ALPHAS", "LEARNING_RATES", "Choice", "LogUniform", "Range", "Whole", "check_ranges", "edge"]
+__all__ = ["LEARNING_RATES", "Choice", "LogUniform", "Range", "Whole", "check_ranges", "edge"]
 
 #: Share of a range, at either end, that counts as its edge: drawn numbers hardly ever hit the very end.
 _EDGE = 0.05
@@ -124,22 +124,8 @@ class Whole:
 #: What may be searched.
 Range = Choice | LogUniform | Whole
 
-#: Ranges that several methods state, so that none is searched more widely than another.
+#: What several methods state, so that none is searched more widely than another.
 LEARNING_RATES = LogUniform(0.003, 0.3)
-_DECAYING = {"kind": "DecayingAlpha", "start": 1.0, "decay": 0.01}
-_SLOWER = {"kind": "DecayingAlpha", "start": 10.0, "decay": 0.01}
-ALPHAS = Choice(
-    (
-        {"kind": "ConstantAlpha", "value": 1.0},
-        _DECAYING,
-        _SLOWER,
-        {"kind": "DecayingAlpha", "start": 10.0, "decay": 0.1},
-        {"kind": "AdaptiveAlpha", "scale": 1.0},
-        {"kind": "AdaptiveAlpha", "scale": 10.0},
-        {"kind": "PerTask", "alpha": _DECAYING, "updates": 200},
-        {"kind": "PerTask", "alpha": _SLOWER, "updates": 200},
-    )
-)
 
 
 def edge(span: Range, value: Any) -> Literal["lower", "upper"] | None:

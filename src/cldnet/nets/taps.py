@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.grad import conv1d_weight, conv2d_weight
 
 __all__ = ["Flow", "Layer", "Taps"]
 
@@ -48,21 +49,29 @@ class Layer:
     owner: Projectable
 
     @property
+    def convolution(self) -> bool:
+        """Whether the layer is a convolution."""
+        return not isinstance(self.module, nn.Linear)
+
+    @property
     def outputs(self) -> int:
         """Outputs a group."""
         return self.module.weight.shape[0] // self.groups
 
-    def rows(self, x: Tensor) -> Tensor:
-        """Write the layer's input as rows, shape ``(groups, rows, width)``."""
-        rows = x.reshape(1, -1, x.shape[-1]) if isinstance(self.module, nn.Linear) else _patches(self.module, x)
+    def rows(self, x: Tensor, every: int = 1) -> Tensor:
+        """Write the layer's input as rows, shape ``(groups, rows, width)``.
+
+        Of a convolution's positions, only each ``every``-th can be taken, down and across.
+        """
+        rows = x.reshape(1, -1, x.shape[-1]) if isinstance(self.module, nn.Linear) else _patches(self.module, x, every)
         if self.owner.bias is None:
             return rows
         # A module with a shared weight but a bias of its own does not feel the owner's bias.
         return F.pad(rows, (0, 1), value=float(self.module.bias is self.owner.bias))
 
-    def mean_rows(self, x: Tensor) -> Tensor:
+    def mean_rows(self, x: Tensor, every: int = 1) -> Tensor:
         """Rows of the batch's mean input: one for a linear layer, one a position for a convolution."""
-        return self.rows(x.mean(0, keepdim=True))
+        return self.rows(x.mean(0, keepdim=True), every)
 
     def deltas(self, delta: Tensor) -> Tensor:
         """Write the derivative by the layer's output as rows, shape ``(groups, rows, outputs)``."""
@@ -71,6 +80,26 @@ class Layer:
         per_group = delta.flatten(2).unflatten(1, (self.groups, self.outputs))  # (n, g, out, positions)
         rows: Tensor = per_group.permute(1, 0, 3, 2).flatten(1, 2)
         return rows
+
+    def gradient(self, x: Tensor, delta: Tensor) -> Tensor:
+        """``Δᵀ H`` from the layer's input and the derivative by its output, shape ``(groups, outputs, width)``."""
+        if isinstance(self.module, nn.Linear):
+            return self.deltas(delta).mT @ self.rows(x)
+        # The same sum over patches, without writing them out: several times quicker.
+        weight = _weight_gradient(self.module, x, delta).reshape(self.groups, self.outputs, -1)
+        if self.owner.bias is None:
+            return weight
+        by_bias = delta.flatten(2).sum((0, 2)).reshape(self.groups, self.outputs, 1)
+        return torch.cat([weight, by_bias * float(self.module.bias is self.owner.bias)], dim=2)
+
+    def each_gradient(self, x: Tensor, delta: Tensor) -> Tensor:
+        """``Δ_nᵀ H_n`` of every image of a convolution on its own, shape ``(n, groups, outputs, width)``."""
+        by_position = delta.flatten(2).unflatten(1, (self.groups, self.outputs))  # (n, g, out, positions)
+        weight: Tensor = by_position @ _columns(self.module, x).mT  # type: ignore[arg-type]
+        if self.owner.bias is None:
+            return weight
+        by_bias = by_position.sum(3, keepdim=True) * float(self.module.bias is self.owner.bias)
+        return torch.cat([weight, by_bias], dim=3)
 
     def split(self, gradient: Tensor) -> dict[Tensor, Tensor]:
         """Cut a gradient ``(groups, outputs, width)`` into those of the weight and of the bias."""
@@ -182,15 +211,35 @@ def _layer(name: str, module: Projectable) -> Layer:
     return Layer(name, module, groups, width, owner=module)
 
 
-def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    """Unfold a convolution's input into patches, shape ``(groups, n·positions, channels/groups·k·k)``."""
+def _padded(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    """Pad a convolution's input as the convolution does."""
     # torch keeps the padding of all sides, for numbers and for 'same' alike, in this order.
+    if not any(module._reversed_padding_repeated_twice):
+        return x
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-    if any(module._reversed_padding_repeated_twice):
-        x = F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
-    kernel, dilation, stride = module.kernel_size, module.dilation, module.stride
+    return F.pad(x, module._reversed_padding_repeated_twice, mode=mode)
+
+
+def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor, every: int) -> Tensor:
+    """Unfold a convolution's input into patches, shape ``(groups, n·positions, channels/groups·k·k)``."""
+    rows: Tensor = _columns(module, x, every).permute(1, 0, 3, 2).flatten(1, 2)
+    return rows
+
+
+def _columns(module: nn.Conv1d | nn.Conv2d, x: Tensor, every: int = 1) -> Tensor:
+    """Unfold a convolution's input, shape ``(n, groups, channels/groups·k·k, positions)``."""
+    x = _padded(module, x)
+    kernel, dilation, stride = module.kernel_size, module.dilation, tuple(every * step for step in module.stride)
     if isinstance(module, nn.Conv1d):  # an image of height 1
         x, kernel, dilation, stride = x.unsqueeze(2), (1, *kernel), (1, *dilation), (1, *stride)
-    columns = F.unfold(x, kernel, dilation=dilation, stride=stride)
-    rows: Tensor = columns.unflatten(1, (module.groups, -1)).permute(1, 0, 3, 2).flatten(1, 2)
-    return rows
+    columns: Tensor = F.unfold(x, kernel, dilation=dilation, stride=stride).unflatten(1, (module.groups, -1))
+    return columns
+
+
+def _weight_gradient(module: nn.Conv1d | nn.Conv2d, x: Tensor, delta: Tensor) -> Tensor:
+    """Gradient of a convolution's weight from its input and the derivative by its output."""
+    x, shape = _padded(module, x), module.weight.shape
+    strides: dict[str, Any] = {"stride": module.stride, "dilation": module.dilation, "groups": module.groups}
+    by_weight = conv1d_weight if isinstance(module, nn.Conv1d) else conv2d_weight
+    gradient: Tensor = by_weight(x, shape, delta, **strides)  # type: ignore[no-untyped-call]
+    return gradient

@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from cldnet.device import generator
-from cldnet.methods.parts.alpha import AdaptiveAlpha, ConstantAlpha, DecayingAlpha, PerTask
-from cldnet.methods.parts.projection import BatchMean, EverySample, Projection, descend
+from cldnet.methods.parts.alpha import ConstantAlpha
+from cldnet.methods.parts.projection import BatchMean, EverySample, EverySecondPatch, Projection, descend
+from cldnet.nets import build_backbone
+from cldnet.nets.taps import Taps
 
 
 def linear_net():
@@ -49,6 +51,8 @@ def test_projecting_inputs_or_gradients_is_the_gradient_times_p(make, shape, row
     projection = Projection(net, shape)
     flow, _ = watched(projection, net, torch.randn(7, *shape))
     projection.absorb(flow, BatchMean(), ConstantAlpha(0.1), 0.0, 1)
+    for kept in projection.layers:
+        kept.settle()
     flow, output = watched(projection, net, torch.randn(rows, *shape))
     loss = (output * torch.randn(output.shape)).sum()
     assert tuple(f.rows(x).shape[1] < f.outputs for f, x in zip(flow.layers, flow.inputs, strict=True)) == fewer
@@ -167,46 +171,25 @@ def test_feeding_means_and_feeding_samples_give_the_sums_they_should():
         torch.testing.assert_close(projection.layers[0].A[0], expected / 0.5, rtol=1e-6, atol=1e-9)
 
 
-# The rules for α
+@pytest.mark.parametrize(("feed", "stride"), [(BatchMean(), 1), (EverySecondPatch(), 2)])
+def test_a_convolution_is_fed_with_patches_of_the_mean_map(feed, stride):
+    net = nn.Sequential(nn.Conv2d(2, 3, 2, padding=1, bias=False), nn.Flatten(), nn.Linear(108, 2))
+    projection, x = Projection(net, (2, 5, 5)), torch.randn(4, 2, 5, 5)
+    flow, _ = watched(projection, net, x)
+    projection.absorb(flow, feed, ConstantAlpha(0.5), 0.0, 1)
+    projection.rebuild()
+    padded = nn.functional.pad(x, (1, 1, 1, 1)).mean(0).double()
+    patches = [padded[:, i : i + 2, j : j + 2].flatten() for i in range(0, 6, stride) for j in range(0, 6, stride)]
+    expected = sum(torch.outer(r, r) for r in patches) / 0.5
+    torch.testing.assert_close(projection.layers[0].A[0], expected, rtol=1e-5, atol=1e-6)
+    r = torch.cat([flow.inputs[1].detach().mean(0), torch.ones(1)]).double()
+    torch.testing.assert_close(projection.layers[1].A[0], torch.outer(r, r) / 0.5, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("scale", [1.0, 0.2])
-def test_adaptive_alpha_is_its_formula(progress, scale):
-    rows = torch.randn(1, 3, 7, generator=generator(0)) * 0.3 + 0.1
-    values = rows.flatten().tolist()
-    mean = sum(values) / 21
-    variance = sum((v - mean) ** 2 for v in values) / 20
-    alpha = AdaptiveAlpha(scale)(rows, progress, 5)
-    assert float(alpha) == pytest.approx(scale * (mean**2 + variance) ** progress, rel=1e-5)
-
-
-@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
-def test_the_other_rules_are_their_formulas(progress):
-    rows = torch.ones(1, 1, 3)
-    assert float(ConstantAlpha(0.3)(rows, progress, 5)) == pytest.approx(0.3)
-    assert float(DecayingAlpha(0.9, 0.01)(rows, progress, 5)) == pytest.approx(0.9 * 0.01**progress)
-    per_task = PerTask(DecayingAlpha(0.9, 0.01), 20)
-    assert float(per_task(rows, progress, 50)) == pytest.approx(2.5 * 0.9 * 0.01**progress)
-    assert float(per_task(rows, progress, 5)) == pytest.approx(0.9 * 0.01**progress)
-
-
-@pytest.mark.parametrize("rows", [torch.zeros(1, 1, 3), torch.ones(1, 1, 1)])
-def test_adaptive_alpha_is_positive_for_odd_inputs(rows):
-    assert float(AdaptiveAlpha()(rows, 1.0, 5)) > 0
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ConstantAlpha(0),
-        lambda: ConstantAlpha(float("nan")),
-        lambda: DecayingAlpha(start=-1),
-        lambda: DecayingAlpha(decay=0),
-        lambda: AdaptiveAlpha(scale=-0.1),
-        lambda: PerTask(ConstantAlpha(), updates=0),
-    ],
-)
-def test_an_alpha_that_is_not_positive_is_refused(make):
-    with pytest.raises(ValueError, match=r"takes a positive (value|start|decay|scale|updates), not"):
-        make()
+def test_the_released_feed_has_the_released_number_of_rows():
+    net = build_backbone("cnn", (3, 32, 32), seed=0, options={"hidden": (5,)}).eval()
+    taps = Taps(net, (3, 32, 32))
+    with taps.watch() as flow, torch.no_grad():
+        net(torch.randn(2, 3, 32, 32))
+    counts = [EverySecondPatch()(layer, x).shape[1] for layer, x in zip(flow.layers, flow.inputs, strict=True)]
+    assert counts == [17 * 17, 9 * 9, 5 * 5, 1]

@@ -43,7 +43,7 @@ def _table(columns: Sequence[Column[T]], rows: Sequence[T], summaries: Sequence[
     return {
         "streams": [clean(s.stream) for s in summaries],
         "methods": [clean(s.name) for s in summaries],
-        "flags": [KEEPS_DATA * s.keeps_data + GROWS * s.grows + NOT_RUN * (not s.runs) for s in summaries],
+        "flags": [KEEPS_DATA * s.rests_on_data + GROWS * s.grows + NOT_RUN * (not s.runs) for s in summaries],
         "keys": sort_keys(columns, rows),
     }
 
@@ -69,6 +69,7 @@ def _facts(result: Result) -> dict[str, str]:
         "Class order": stream["class_order"],
         "Tasks": stream["tasks"],
         "Images of each task (training, test)": stream.get("rows"),
+        "Data from outside": _outside(result),
         "Backbone": result["backbone"],
         "Configuration": result["config"],
         "Bytes by kind": _listed(result["bytes"], human_bytes),
@@ -88,6 +89,11 @@ def _facts(result: Result) -> dict[str, str]:
     return {
         name: value if isinstance(value, str) else _json(value) for name, value in facts.items() if value is not None
     }
+
+
+def _outside(result: Result) -> str | None:
+    outside = result.get("outside")
+    return None if outside is None else f"{outside['name']}, hash {outside['hash']}, {outside.get('rows')} inputs"
 
 
 def _lost(result: Result) -> int:

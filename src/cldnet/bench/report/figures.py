@@ -66,7 +66,7 @@ def memory(summaries: Sequence[Summary], looks: Looks) -> Plot | None:
     )
     shapes = frame(x, y, WIDTH + SIDE, HEIGHT)
     places = [(x.scale(kept), y.scale(value)) for _, value, kept in shown]
-    names = [clip(s.name, 28) + (" (grows)" if s.grows else "") for s, *_ in shown]
+    names = [clip(s.marked_name, 28) + (" (grows)" if s.grows else "") for s, *_ in shown]
     found = beside(places, names, (LEFT, TOP - 26), (WIDTH + SIDE, BOTTOM))
     leads = [(name.lead, looks[s.name]) for name, (s, *_) in zip(found, shown, strict=True) if name and name.lead]
     shapes += [Line(lead, "lead", look) for lead, look in leads]
@@ -75,16 +75,19 @@ def memory(summaries: Sequence[Summary], looks: Looks) -> Plot | None:
         if high > low:
             shapes.append(Line(((place[0], y.scale(low)), (place[0], y.scale(high))), "whisker", looks[s.name]))
         title = f"{s.name}: {s.accuracy_text}, {human_bytes(kept)}"
-        shapes.append(Marks((place,), looks[s.name], title, 6, hollow=s.keeps_data))
+        shapes.append(Marks((place,), looks[s.name], title, 6, hollow=s.rests_on_data))
     shapes += [name.label for name in found if name is not None]
     named, key = None not in found, _key(shown, looks)
     figures = "; ".join(f"{s.name} {s.accuracy_text} with {human_bytes(kept)}" for s, _, kept in shown)
-    rows = ((s.name, s.accuracy_text, human_bytes(b), yes_no(s.keeps_data), yes_no(s.grows)) for s, _, b in shown)
+    rows = (
+        (s.marked_name, s.accuracy_text, human_bytes(b), yes_no(s.keeps_data), yes_no(s.grows)) for s, _, b in shown
+    )
+    use = ", or learn from data of outside the stream (†)" if any(s.outside for s, *_ in shown) else ""
     return Plot(
         "memory",
         "Accuracy against memory",
         "Accuracy after the last task, the mean over all tasks, against all that is kept to learn on. Filled marks keep no "
-        f"data, hollow ones keep some; the upper left is best.{'' if named or key else NO_KEY}",
+        f"data, hollow ones keep some{use}; the upper left is best.{'' if named or key else NO_KEY}",
         (Panel(Scene(WIDTH + SIDE, HEIGHT, tuple(shapes)), f"Accuracy against bytes kept: {figures}."),),
         Table(("Method", "Accuracy", "Bytes kept", "Keeps data?", "Grows?"), tuple(rows)),
         key,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cldnet.bench.report.reading import class_orders
+from cldnet.bench.report.svg import text
 from cldnet.bench.report.tables import best_accuracies
 from cldnet.bench.summary import Summary
+from cldnet.bench.table.notes import outside_notes
 
 __all__ = ["notes"]
 
@@ -28,6 +30,7 @@ def notes(summaries: Sequence[Summary]) -> str:
         "far as candidates. Forgetting: the mean loss from a task’s best accuracy to its last. Task-IL accuracy: the same "
         "model, but told the task of each image."
     )
+    parts += map(text, outside_notes(summaries))
     return f'<p class="note">{" ".join(parts)}</p>'
 
 

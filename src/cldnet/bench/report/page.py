@@ -124,12 +124,13 @@ def _filters(summaries: Sequence[Summary]) -> str:
         hidden = " hidden" if len(values) < 2 else ""
         return f'<label{hidden}>{label} <select name="{name}"><option value="">all</option>{options}</select></label>'
 
+    no_outside = ", has none from outside" if any(s.outside for s in summaries) else ""
     return (
         '<form id="filters" role="search" aria-label="Filter all tables" hidden>'
         '<label>Search <input type="search" name="words" autocomplete="off" spellcheck="false"></label>'
         f"{select('stream', 'Stream', list(dict.fromkeys(s.stream for s in summaries)))}"
         f"{select('method', 'Method', list(dict.fromkeys(s.name for s in summaries)))}"
-        '<label class="tick"><input type="checkbox" name="no-data"> keeps no data</label>'
+        f'<label class="tick"><input type="checkbox" name="no-data"> keeps no data{no_outside}</label>'
         '<label class="tick"><input type="checkbox" name="no-growth"> does not grow</label>'
         '<button type="reset">Clear</button><output aria-live="polite"></output></form>'
     )

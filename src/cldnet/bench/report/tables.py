@@ -77,7 +77,7 @@ def results_columns(summaries: Sequence[Summary]) -> list[Column[Summary]]:
         return lambda s: show(s) if s.runs else "–"
 
     columns = [
-        Column[Summary]("Method", 13, lambda s: text(s.name), lambda s: s.name),
+        Column[Summary]("Method", 13, lambda s: text(s.marked_name), lambda s: s.name),
         Column[Summary]("Stream", 8, lambda s: text(s.stream), lambda s: s.stream, kind="words"),
         Column("Accuracy", 8.5, accuracy, lambda s: s.accuracy, "descending"),
         Column("Incremental accuracy", 6.7, *score(lambda s: s.incremental_accuracy), "descending"),
@@ -122,7 +122,7 @@ def runs_columns(rows: Sequence[Row], link_to: Callable[[str], str]) -> list[Col
         return (lambda row: "–" if (found := value(row)) is None else say(found)), value
 
     columns: list[Column[Row]] = [
-        Column("Method", 15, lambda row: text(row.summary.name), lambda row: row.summary.name),
+        Column("Method", 15, lambda row: text(row.summary.marked_name), lambda row: row.summary.name),
         Column("Stream", 9.5, lambda row: text(row.summary.stream), lambda row: row.summary.stream, kind="words"),
         Column("Seed", 4, lambda row: str(row.seed), lambda row: row.seed),
         Column("Accuracy", 7.5, *score("average_accuracy"), "descending"),

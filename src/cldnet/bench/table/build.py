@@ -149,6 +149,7 @@ def _entry(summary: Summary | None, score: Score) -> Entry:
         seeds=summary.seeds,
         files=tuple(result["path"] for result in summary.results),
         missing=summary.missing,
+        outside=summary.outside,
     )
     if len(known) < len(values):  # a mean over some of the runs would compare different things
         return replace(runs, state=NEEDS_THE_TASK if summary.matrix is None else NO_FIGURE)

@@ -35,8 +35,7 @@ def lines(table: Table) -> Iterator[list[str]]:
     """Write every row as texts, the row's name first, then one for each of `columns`."""
     places = {stream: number for number, stream in enumerate(table.streams)}
     for row in table.rows:
-        name = f"{row.name} ({row.bound})" if row.bound else row.name
-        cells = [name]
+        cells = [row.title]
         for stream, what in columns(table):
             entry = row.entries[places[stream]]
             if what == "published":
@@ -88,7 +87,7 @@ def as_csv(table: Table, start: Path | None = None) -> str:
     """Write a table as tidy CSV: one line for every stream and row. See `as_markdown` for ``start``."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    told = "stream row method bound score unit state mean sd n seeds missing against difference difference_sd pairs"
+    told = "stream row method bound score unit state mean sd n seeds missing outside against difference difference_sd pairs"
     writer.writerow([*told.split(), "published", "published_sd", "published_what", "source", "files"])
     for stream, row, entry in table.entries:
         if entry.state == NOTHING:
@@ -103,6 +102,7 @@ def as_csv(table: Table, start: Path | None = None) -> str:
                 len(entry.seeds),
                 " ".join(map(str, entry.seeds)),
                 " ".join(map(str, entry.missing)),
+                csv_text(entry.outside),
                 csv_text(table.against),
                 *(_numbers(table, more.mean, more.std) if more.pairs else ("", "")),
                 more.pairs or "",

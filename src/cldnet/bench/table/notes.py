@@ -7,9 +7,9 @@ from typing import Any
 
 from cldnet.bench.results import Folder
 from cldnet.bench.summary import Summary
-from cldnet.bench.wording import clip, display_name
+from cldnet.bench.wording import OUTSIDE_MARK, clip, display_name
 
-__all__ = ["table_notes"]
+__all__ = ["outside_notes", "table_notes"]
 
 
 def table_notes(folders: Sequence[Folder], summaries: Sequence[Summary], quoted: Sequence[str] = ()) -> Iterator[str]:
@@ -30,6 +30,7 @@ def table_notes(folders: Sequence[Folder], summaries: Sequence[Summary], quoted:
     >>> list(table_notes([Folder(Path("quick"), "Quick", [], left_out=["old.json"])], []))
     ['1 result file in quick is of another plan or of an older version of a method, and left out: old.json.']
     """
+    yield from outside_notes(summaries)
     for stream in quoted:
         base, comma, _ = stream.partition(",")
         if comma:
@@ -44,6 +45,17 @@ def table_notes(folders: Sequence[Folder], summaries: Sequence[Summary], quoted:
         by_row.setdefault((summary.method, summary.name), []).extend(summary.results)
     for (_, name), results in by_row.items():
         yield from _mixed(name, results)
+
+
+def outside_notes(summaries: Sequence[Summary]) -> Iterator[str]:
+    """Say of each marked name from where its method had data besides the stream's."""
+    names: dict[str, dict[str, list[str]]] = {}
+    for summary in summaries:
+        if summary.outside:
+            names.setdefault(summary.name, {}).setdefault(summary.outside, []).append(summary.stream)
+    for name, sets in names.items():
+        said = [outside if len(sets) == 1 else f"{outside} on {' and '.join(on)}" for outside, on in sets.items()]
+        yield f"{OUTSIDE_MARK} {name} uses unlabelled images from outside the stream ({', '.join(said)})."
 
 
 def _left_out(folder: Folder) -> Iterator[str]:

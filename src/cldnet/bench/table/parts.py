@@ -10,6 +10,7 @@ from typing import Literal
 
 from cldnet.bench.published import Printed
 from cldnet.bench.table.score import Score
+from cldnet.bench.wording import OUTSIDE_MARK
 
 __all__ = ["BOUNDS", "NOTHING", "NO_FIGURE", "ClassOrders", "Difference", "Entry", "Quote", "Row", "Table"]
 
@@ -59,6 +60,8 @@ class Entry:
         Seeds that were planned and have no result.
     difference : Difference or None
     published : tuple of Quote
+    outside : str
+        Name of the data from outside the stream that were learned from besides; most often empty.
     """
 
     state: str
@@ -69,6 +72,7 @@ class Entry:
     missing: tuple[int, ...] = ()
     difference: Difference | None = None
     published: tuple[Quote, ...] = ()
+    outside: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,12 @@ class Row:
     method: str
     bound: str
     entries: tuple[Entry, ...]
+
+    @property
+    def title(self) -> str:
+        """The name as a table shows it: with a mark that a note explains, and with what is a bound."""
+        mark = OUTSIDE_MARK if any(entry.outside for entry in self.entries) else ""
+        return f"{self.name}{mark}{f' ({self.bound})' if self.bound else ''}"
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,38 @@
 """How strongly a projector absorbs an input: the α of Eq. 6, constant, decaying (OWM) or adaptive (AOP).
 
 ``1/α`` is an input's weight, so a projector's strength grows with the number of updates: the same α with three times the
-batches leaves a third of the room. `PerTask` bounds the strength that a task can add.
+batches leaves a third of the room. `PerTask` bounds the strength that a task can add. `LayerAlphas` and `KindAlphas` give
+layers rules of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["AdaptiveAlpha", "Alpha", "ConstantAlpha", "DecayingAlpha", "PerTask"]
+__all__ = [
+    "AdaptiveAlpha",
+    "Alpha",
+    "ConstantAlpha",
+    "DecayingAlpha",
+    "KindAlphas",
+    "LayerAlphas",
+    "PerTask",
+    "Place",
+]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a layer is: its number among the ``count`` layers of a net, from 0, and whether it is a convolution."""
+
+    number: int = 0
+    count: int = 1
+    convolution: bool = False
 
 
 class Alpha(Protocol):
@@ -21,9 +41,13 @@ class Alpha(Protocol):
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
         """Return α as a scalar tensor."""
 
+    def of_layer(self, place: Place) -> Alpha:
+        """Return the rule of one layer: this one, unless layers differ."""
+        return self
+
 
 @dataclass(frozen=True)
-class ConstantAlpha:
+class ConstantAlpha(Alpha):
     """The same α for every input; the paper's "initial value" is 0.01.
 
     Examples
@@ -43,7 +67,7 @@ class ConstantAlpha:
 
 
 @dataclass(frozen=True)
-class DecayingAlpha:
+class DecayingAlpha(Alpha):
     """OWM: ``start · decay^progress``, weak while the task is young, strong at its end.
 
     Examples
@@ -64,7 +88,7 @@ class DecayingAlpha:
 
 
 @dataclass(frozen=True)
-class AdaptiveAlpha:
+class AdaptiveAlpha(Alpha):
     """AOP: ``scale · (mean(h)² + var(h))^progress`` over the entries of the input, from ``scale`` down to its energy.
 
     AOP's own code has this form for MNIST (and ``mean⁴`` for CIFAR, which is not dimensionally sound).
@@ -87,7 +111,7 @@ class AdaptiveAlpha:
 
 
 @dataclass(frozen=True)
-class PerTask:
+class PerTask(Alpha):
     """Another rule's α, stated for ``updates`` updates a task: with more of them each weighs less, ``α · actual / updates``.
 
     With fewer it stays as it is: a short task would otherwise be locked before it is learned.
@@ -98,18 +122,93 @@ class PerTask:
     tensor(0.0300)
     """
 
-    alpha: ConstantAlpha | DecayingAlpha | AdaptiveAlpha
+    alpha: Alpha
     updates: int = 200
 
     def __post_init__(self) -> None:
         _check_positive(self, "updates")
+        _check_rules(self, self.alpha)
 
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
         """Scale the inner α by the task's number of updates."""
         return self.alpha(rows, progress, updates) * max(updates / self.updates, 1.0)
+
+    def of_layer(self, place: Place) -> Alpha:
+        """Scale the layer's own rule."""
+        return PerTask(self.alpha.of_layer(place), self.updates)
+
+
+@dataclass(frozen=True)
+class LayerAlphas(Alpha):
+    """One rule a layer, in the order of the net, the head's last.
+
+    OWM's code has ``LayerAlphas((DecayingAlpha(0.9, 0.001), DecayingAlpha(1.0, 0.1), ConstantAlpha(0.6)))`` for an MLP with
+    two hidden layers.
+
+    Examples
+    --------
+    >>> rules = LayerAlphas((DecayingAlpha(0.9, 0.001), ConstantAlpha(0.6)))
+    >>> rules.of_layer(Place(number=1, count=2))
+    ConstantAlpha(value=0.6)
+    >>> rules.of_layer(Place(number=2, count=3))
+    Traceback (most recent call last):
+    ...
+    ValueError: LayerAlphas has 2 rules for the 3 layers of the net: give one for each layer, the head's last.
+    """
+
+    alphas: tuple[Alpha, ...]
+
+    def __post_init__(self) -> None:
+        given = tuple(self.alphas) if isinstance(self.alphas, Iterable) else (self.alphas,)
+        object.__setattr__(self, "alphas", given)  # JSON has lists only
+        _check_rules(self, *given)
+
+    def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
+        """Return α as for a net of one layer."""
+        return self.of_layer(Place())(rows, progress, updates)
+
+    def of_layer(self, place: Place) -> Alpha:
+        """Return the layer's rule; their number must be that of the net's layers."""
+        if len(self.alphas) != place.count:
+            raise ValueError(
+                f"LayerAlphas has {len(self.alphas)} rules for the {place.count} layers of the net: give one for each "
+                "layer, the head's last."
+            )
+        return self.alphas[place.number].of_layer(place)
+
+
+@dataclass(frozen=True)
+class KindAlphas(Alpha):
+    """One rule for linear layers and one for convolutions, which absorb a row for every position.
+
+    Examples
+    --------
+    >>> KindAlphas(AdaptiveAlpha(), DecayingAlpha(1.0, 1e-5)).of_layer(Place(convolution=True))
+    DecayingAlpha(start=1.0, decay=1e-05)
+    """
+
+    linear: Alpha
+    convolution: Alpha
+
+    def __post_init__(self) -> None:
+        _check_rules(self, self.linear, self.convolution)
+
+    def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
+        """Return α as for a linear layer."""
+        return self.of_layer(Place())(rows, progress, updates)
+
+    def of_layer(self, place: Place) -> Alpha:
+        """Return the rule of the layer's kind."""
+        return (self.convolution if place.convolution else self.linear).of_layer(place)
 
 
 def _check_positive(rule: Alpha, *names: str) -> None:
     for name in names:
         if not getattr(rule, name) > 0:
             raise ValueError(f"{type(rule).__name__} takes a positive {name}, not {getattr(rule, name)}.")
+
+
+def _check_rules(whole: Alpha, *rules: Alpha) -> None:
+    for rule in rules:
+        if isinstance(rule, type) or not hasattr(rule, "of_layer"):
+            raise ValueError(f"{type(whole).__name__} takes rules such as {ConstantAlpha()}, not {rule!r}.")

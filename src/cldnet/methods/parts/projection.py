@@ -10,11 +10,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from cldnet.math import projector
-from cldnet.methods.parts.alpha import Alpha
+from cldnet.methods.parts.alpha import Alpha, Place
+from cldnet.methods.parts.layer_projector import LayerProjector
 from cldnet.nets.taps import Flow, Layer, Taps
 
-__all__ = ["BatchMean", "EverySample", "Feed", "LayerProjector", "Projection", "descend"]
+__all__ = ["BatchMean", "EverySample", "EverySecondPatch", "EveryVector", "Feed", "Projection", "descend"]
 
 
 class Feed(Protocol):
@@ -34,6 +34,18 @@ class BatchMean:
 
 
 @dataclass(frozen=True)
+class EverySecondPatch:
+    """OWM's released code: as `BatchMean`, but of a convolution's patches only every second one, down and across.
+
+    The code slides over the mean map in steps of 2 although the convolution has steps of 1: a quarter of the rows.
+    """
+
+    def __call__(self, layer: Layer, x: Tensor) -> Tensor:
+        """Return a quarter of the rows of the mean input; all of a linear layer's."""
+        return layer.mean_rows(x, every=2)
+
+
+@dataclass(frozen=True)
 class EverySample:
     """Every sample's input, a row each. It fills the space much faster than means do."""
 
@@ -42,80 +54,13 @@ class EverySample:
         return layer.rows(x)
 
 
-class LayerProjector(nn.Module):
-    """A layer's projector ``P`` with the sum ``A`` that it comes from, both in float64.
+@dataclass(frozen=True)
+class EveryVector:
+    """Every sample where a layer takes vectors; where it takes maps, as `BatchMean`, since a map has hundreds of patches."""
 
-    ``P`` follows Eq. 6 step by step and is rebuilt from ``A`` when rounding shows, every 1,000 updates, and on request.
-
-    Parameters
-    ----------
-    groups, width : int
-        Number of projectors and length of an input row.
-
-    Examples
-    --------
-    >>> layer = LayerProjector(groups=1, width=2)
-    >>> layer.absorb(torch.tensor([[[1.0, 0.0]]]), alpha=torch.tensor(0.25))
-    >>> layer.project(torch.tensor([[[1.0, 1.0]]]))
-    tensor([[[0.2000, 1.0000]]])
-    """
-
-    P: Tensor
-    A: Tensor
-    rebuild_every = 1000
-    check_every = 16
-
-    def __init__(self, groups: int, width: int) -> None:
-        super().__init__()
-        identity = torch.eye(width, dtype=torch.float64).repeat(groups, 1, 1)
-        self.register_buffer("P", identity)
-        self.register_buffer("A", torch.zeros_like(identity))
-        self._updates = 0
-        self._pending: list[Tensor] = []  # rows/√α that A has not been given yet: one product for many rows is cheaper
-        self._rounded: Tensor | None = None  # P in the net's dtype, until P changes
-
-    def absorb(self, rows: Tensor, alpha: Tensor) -> None:
-        """Absorb rows ``(groups, rows, width)`` with one α."""
-        rows, alpha = rows.double(), alpha.double()
-        self._rounded = None
-        self._pending.append(rows * alpha.rsqrt())
-        if rows.shape[1] >= rows.shape[2]:  # Woodbury's small matrix would be the larger one
-            self.rebuild()
-            return
-        if rows.shape[1] == 1:
-            u = projector.step(self.P, rows[:, 0], alpha)
-            self.P.baddbmm_(u.unsqueeze(-1), u.unsqueeze(-2), alpha=-1)  # Eq. 6, in place
-        else:
-            self.P = projector.update_block(self.P, rows, alpha)
-        self._updates += 1
-        if len(self._pending) >= self.check_every:
-            self._flush()
-            if self._updates >= self.rebuild_every or projector.has_drifted(self.P, rows[:, -1], alpha):
-                self.rebuild()
-
-    def remove(self, rows: Tensor, alpha: Tensor) -> None:
-        """Take rows out again that were absorbed with the same α."""
-        self._flush()
-        self.A = projector.accumulate(self.A, rows.double(), alpha.double(), sign=-1)
-        self.rebuild()
-
-    def rebuild(self) -> None:
-        """Compute ``P`` afresh from ``A``."""
-        self._flush()
-        self.P = projector.from_sum(self.A)
-        self._updates, self._rounded = 0, None
-
-    def _flush(self) -> None:
-        if self._pending:
-            self.A = projector.accumulate(self.A, torch.cat(self._pending, dim=1), 1.0)
-            self._pending = []
-
-    def project(self, rows: Tensor) -> Tensor:
-        """Multiply rows (inputs or gradients) ``(groups, n, width)`` by ``P`` from the right."""
-        rounded = self._rounded
-        if rounded is None or rounded.dtype != rows.dtype:
-            self._rounded = rounded = self.P.to(rows.dtype)
-        return rows @ rounded
+    def __call__(self, layer: Layer, x: Tensor) -> Tensor:
+        """Return the rows of all samples, or those of the mean map."""
+        return layer.mean_rows(x) if layer.convolution else layer.rows(x)
 
 
 class Projection(nn.Module):
@@ -140,6 +85,9 @@ class Projection(nn.Module):
         super().__init__()
         self.taps = Taps(net, input_shape)
         self._index = {layer.name: i for i, layer in enumerate(self.taps.layers)}
+        self.places = {  # for rules of α that differ from layer to layer
+            layer.name: Place(i, len(self.taps.layers), layer.convolution) for i, layer in enumerate(self.taps.layers)
+        }
         self.layers: Sequence[LayerProjector] = nn.ModuleList(  # type: ignore[assignment]
             LayerProjector(layer.groups, layer.width) for layer in self.taps.layers
         )
@@ -156,8 +104,8 @@ class Projection(nn.Module):
     def absorb(self, flow: Flow, feed: Feed, alpha: Alpha, progress: float, updates: int) -> None:
         """Let every layer's projector absorb what flowed into the layer (Eq. 6)."""
         for layer, x in zip(flow.layers, flow.inputs, strict=True):
-            rows = feed(layer, x)
-            self.layers[self._index[layer.name]].absorb(rows, alpha(rows, progress, updates))
+            rows, rule = feed(layer, x), alpha.of_layer(self.places[layer.name])
+            self.layers[self._index[layer.name]].absorb(rows, rule(rows, progress, updates))
 
     @torch.no_grad()
     def gradients(self, flow: Flow, deltas: Sequence[Tensor | None]) -> dict[Tensor, Tensor]:
@@ -166,7 +114,7 @@ class Projection(nn.Module):
         for layer, x, delta in zip(flow.layers, flow.inputs, deltas, strict=True):
             if delta is None:
                 continue
-            projected = self.projected_gradient(layer, layer.rows(x), layer.deltas(delta))
+            projected = self.projected_gradient(layer, x, delta)
             for parameter, gradient in layer.split(projected).items():
                 if not parameter.requires_grad:  # frozen by the user
                     continue
@@ -185,12 +133,12 @@ class Projection(nn.Module):
                 gradients[parameter] = gradient
         return gradients
 
-    def projected_gradient(self, layer: Layer, rows: Tensor, deltas: Tensor) -> Tensor:
+    def projected_gradient(self, layer: Layer, x: Tensor, delta: Tensor) -> Tensor:
         """``Δᵀ H P``, by projecting the inputs or the gradient, whichever has fewer rows."""
         project = self.layers[self._index[layer.name]].project
-        if rows.shape[1] < layer.outputs:
-            return deltas.mT @ project(rows)
-        return project(deltas.mT @ rows)
+        if delta.numel() < layer.outputs * len(layer.module.weight):  # a group has as many inputs as positions
+            return layer.deltas(delta).mT @ project(layer.rows(x))
+        return project(layer.gradient(x, delta))
 
     def sums(self) -> dict[str, Tensor]:
         """``A`` of every layer's projector, by the layer's name; complete after `rebuild`."""

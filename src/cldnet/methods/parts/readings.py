@@ -6,13 +6,12 @@ Each reading is an object with one job, handed to `cldnet.methods.cldnet.CLDNetC
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from cldnet.methods.learner import Batch, TaskData
-from cldnet.methods.parts.projection import descend
 from cldnet.nets.taps import Flow
 
 if TYPE_CHECKING:
@@ -20,8 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllClasses",
+    "EmbeddingAlone",
     "EveryStep",
+    "FixedLast",
+    "FreeLast",
     "InTurn",
+    "Last",
     "Range",
     "SeenClasses",
     "Steps",
@@ -48,7 +51,7 @@ class EveryStep:
 
     def on_step(self, learner: CLDNet, flow: Flow, batch: Batch) -> None:
         """Absorb the batch."""
-        learner.absorb(flow, batch)
+        learner.absorb(flow, batch.progress, batch.steps)
 
     def on_end(self, learner: CLDNet, task: TaskData) -> None:
         """Nothing is left to absorb."""
@@ -69,7 +72,7 @@ class TaskEnd:
             with learner.projection.taps.watch() as flow, torch.no_grad():
                 learner.embed(learner.scale(batch.x))
             # The task is over for all of them, so α is what it is at a task's end.
-            learner.projection.absorb(flow, learner.config.feed, learner.config.alpha, 1.0, batch.steps)
+            learner.absorb(flow, progress=1.0, updates=batch.steps)
 
 
 class Steps(Protocol):
@@ -89,10 +92,10 @@ class InTurn:
         flow, _ = learner.forward_pass(x)
         config.when.on_step(learner, flow, batch)
         bottleneck = learner.projection.gradients(flow, learner.bottleneck_deltas(flow, x, batch.y))
-        descend(learner.hbo_optimizer, bottleneck, config.clip)
+        learner.descend(learner.hbo_optimizer, bottleneck, len(x))
         flow, z = learner.forward_pass(x)
         loss = learner.embedding_loss(z, batch)
-        descend(learner.eae_optimizer, learner.projection.backward(flow, loss), config.clip)
+        learner.descend(learner.eae_optimizer, learner.projection.backward(flow, loss), len(x))
         return loss.detach()
 
 
@@ -112,8 +115,44 @@ class Together:
         gradients = learner.projection.backward(flow, loss)
         for parameter, gradient in bottleneck.items():
             gradients[parameter] = self.weight * gradient + gradients.get(parameter, 0.0)
-        descend(learner.eae_optimizer, gradients, config.clip)
+        learner.descend(learner.eae_optimizer, gradients, len(x))
         return loss.detach()
+
+
+@dataclass(frozen=True)
+class EmbeddingAlone:
+    """Line 10 alone: one step of EAE, without the HSIC bottleneck."""
+
+    def take(self, learner: CLDNet, x: Tensor, batch: Batch) -> Tensor:
+        """Take the step."""
+        flow, z = learner.forward_pass(x)
+        learner.config.when.on_step(learner, flow, batch)
+        loss = learner.embedding_loss(z, batch)
+        learner.descend(learner.eae_optimizer, learner.projection.backward(flow, loss), len(x))
+        return loss.detach()
+
+
+@dataclass(frozen=True)
+class Last:
+    """How the last layer learns: through its projector, as the layers in front do."""
+
+    absorbs: ClassVar[bool] = True
+    learns: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class FreeLast(Last):
+    """Without its projector, which stays empty: a plain output layer (the paper's first ablation)."""
+
+    absorbs: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class FixedLast(Last):
+    """Not at all: a random output layer that stays as it is, so that only the layers in front can learn."""
+
+    absorbs: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
 
 
 class Range(Protocol):

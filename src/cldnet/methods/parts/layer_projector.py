@@ -1,0 +1,122 @@
+"""One layer's projector, kept up to date step by step at little cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cldnet.math import projector
+
+__all__ = ["LayerProjector"]
+
+
+class LayerProjector(nn.Module):
+    """A layer's projector ``P`` with the sum ``A`` that it comes from, both in float64.
+
+    A step does not touch the matrices: what it takes off ``P`` waits as rows ``U``, so that the projector is ``P − UᵀU``, and
+    a product with it costs little more than one with ``P``. Some steps together are then `settled <settle>` by one product.
+    ``P`` is rebuilt from ``A`` when rounding shows, every 1,000 updates, and on request; nothing waits after that.
+
+    Parameters
+    ----------
+    groups, width : int
+        Number of projectors and length of an input row.
+
+    Attributes
+    ----------
+    P, A : Tensor, shape (groups, width, width)
+        Complete after `settle` and `rebuild`.
+
+    Examples
+    --------
+    >>> layer = LayerProjector(groups=1, width=2)
+    >>> layer.absorb(torch.tensor([[[1.0, 0.0]]]), alpha=torch.tensor(0.25))
+    >>> layer.project(torch.tensor([[[1.0, 1.0]]]))
+    tensor([[[0.2000, 1.0000]]])
+    """
+
+    P: Tensor
+    A: Tensor
+    rebuild_every = 1000
+    #: Rows that may wait. More make products with the projector dearer, fewer settle it more often.
+    settle_every = 32
+
+    def __init__(self, groups: int, width: int) -> None:
+        super().__init__()
+        identity = torch.eye(width, dtype=torch.float64).repeat(groups, 1, 1)
+        self.register_buffer("P", identity)
+        self.register_buffer("A", torch.zeros_like(identity))
+        self._clear()
+
+    def _clear(self) -> None:
+        self._updates = 0
+        self._waiting = 0
+        self._rows: Tensor | None = None  # the rows that wait: U for P, and r/√α for A
+        self._rounded: Tensor | None = None  # P in the net's dtype
+
+    def absorb(self, rows: Tensor, alpha: Tensor) -> None:
+        """Absorb rows ``(groups, rows, width)`` with one α (Eq. 6)."""
+        weighted = rows.double() * alpha.double().rsqrt()
+        if weighted.shape[1] >= weighted.shape[2]:  # Woodbury's small matrix would be the larger one
+            self.settle()
+            self.A.baddbmm_(weighted.mT, weighted)
+            self.rebuild()
+            return
+        self._wait(projector.correction(self._times(weighted, self.P), weighted), weighted)
+        self._updates += 1
+        if self._waiting >= self.settle_every:
+            self.settle()
+            if self._updates >= self.rebuild_every or projector.has_drifted(self.P, weighted[:, -1], 1.0):
+                self.rebuild()
+
+    def remove(self, rows: Tensor, alpha: Tensor) -> None:
+        """Take rows out again that were absorbed with the same α."""
+        self.settle()
+        self.A = projector.accumulate(self.A, rows.double(), alpha.double(), sign=-1)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Compute ``P`` afresh from ``A``."""
+        self.settle()
+        self.P = projector.from_sum(self.A)
+        self._clear()
+
+    def settle(self) -> None:
+        """Give ``P`` and ``A`` what waits for them."""
+        if self._rows is None or self._waiting == 0:
+            return
+        corrections, weighted = self._rows[:, :, : self._waiting]
+        self.P.baddbmm_(corrections.mT, corrections, alpha=-1)
+        self.A.baddbmm_(weighted.mT, weighted)
+        self._waiting = 0
+        if self._rounded is not None:
+            self._rounded.copy_(self.P)
+
+    def project(self, rows: Tensor) -> Tensor:
+        """Multiply rows (inputs or gradients) ``(groups, n, width)`` by the projector from the right."""
+        if self._rounded is None or self._rounded.dtype != rows.dtype:
+            self._rounded = self.P.to(rows.dtype)
+        return self._times(rows, self._rounded)
+
+    def _times(self, rows: Tensor, P: Tensor) -> Tensor:
+        """``R P − (R Uᵀ) U``."""
+        product = rows @ P
+        if self._rows is None or self._waiting == 0:
+            return product
+        corrections = self._rows[0, :, : self._waiting].to(rows.dtype)
+        return product.baddbmm_(rows @ corrections.mT, corrections, alpha=-1)
+
+    def _wait(self, corrections: Tensor, weighted: Tensor) -> None:
+        groups, count, width = weighted.shape
+        if self._rows is None or self._waiting + count > self._rows.shape[2]:
+            self.settle()
+            self._rows = weighted.new_empty(2, groups, max(count, self.settle_every), width)
+        end = self._waiting + count
+        self._rows[0, :, self._waiting : end], self._rows[1, :, self._waiting : end] = corrections, weighted
+        self._waiting = end
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._clear()  # it belonged to the state before

@@ -1,0 +1,169 @@
+"""InterContiNet: boxes, their nesting, and what the worst net in them knows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from cldnet.device import generator
+from cldnet.fit import fit_task, predict_logits
+from cldnet.methods import build_learner
+from cldnet.methods.icnet import ICNet, ICNetConfig
+from cldnet.methods.learner import Batch, Setting, TaskData
+
+CENTRES = 4.0 * torch.randn(8, 6, generator=generator(0))
+TASKS = ([0, 1], [2, 3], [4, 5])
+
+
+def blobs(classes: list[int], count: int = 40, seed: int = 0) -> TaskData:
+    y = torch.tensor(classes).repeat(count)
+    return TaskData(CENTRES[y] + torch.randn(len(y), 6, generator=generator(seed)), y)
+
+
+def make(**options: Any) -> ICNet:
+    learner = build_learner("icnet", Setting((6,), 8, seed=0), options, "mlp", {"widths": (16,)})
+    assert isinstance(learner, ICNet)
+    return learner
+
+
+def box(learner: ICNet) -> dict[str, tuple[Tensor, Tensor]]:
+    return {
+        name: (p.detach() - learner.radius[name], p.detach() + learner.radius[name])
+        for name, p in learner.named_parameters()
+    }
+
+
+def accuracy(logits: Tensor, y: Tensor) -> float:
+    return float((logits.argmax(1) == y).float().mean())
+
+
+def taught(learner: ICNet, tasks: int = 1) -> ICNet:
+    for classes in TASKS[:tasks]:
+        fit_task(learner, blobs(classes), epochs=6, batch_size=16)
+    return learner
+
+
+def test_the_box_of_a_task_lies_in_the_one_before() -> None:
+    learner, boxes = make(), []
+    for classes in TASKS:
+        fit_task(learner, blobs(classes), epochs=6, batch_size=16)
+        boxes.append(box(learner))
+        assert all((learner.radius[name] >= 0).all() for name in boxes[-1])
+    for older, newer in itertools.pairwise(boxes):
+        moved = False
+        for name, (lower, upper) in newer.items():
+            slack = 1e-6 * (1 + upper.abs())
+            assert (lower >= older[name][0] - slack).all()
+            assert (upper <= older[name][1] + slack).all()
+            moved = moved or not torch.equal(lower, older[name][0])
+        assert moved
+
+
+@pytest.mark.parametrize("epochs", [1, 6])
+@pytest.mark.parametrize("threshold", [0.5, 0.95])
+def test_the_worst_net_in_the_box_knows_as_much_as_it_has_to(threshold: float, epochs: int) -> None:
+    learner = make(threshold=threshold)
+    for classes in TASKS:
+        task = blobs(classes)
+        fit_task(learner, task, epochs=epochs, batch_size=16)
+        (batch,) = task.batches(len(task))
+        worst = learner.worst_case(batch, dict(learner.radius.items()))
+        right = learner.logits(task.x).argmax(1) == task.y
+        assert float((worst.argmax(1) == task.y)[right].sum()) >= threshold * float(right.sum())
+
+
+def test_every_net_drawn_from_the_box_knows_the_task() -> None:
+    learner, task, source = taught(make(threshold=0.95)), blobs([0, 1]), generator(1)
+    scaled = learner.scale(task.x)
+    whole = nn.Sequential()
+    whole.add_module("net", learner.net)
+    whole.add_module("head", learner.head)
+    for _ in range(20):
+        weights = {
+            name: p.detach() + learner.radius[name] * (2 * torch.rand(p.shape, generator=source) - 1).sign()
+            for name, p in learner.named_parameters()
+        }
+        assert accuracy(functional_call(whole, weights, (scaled,))[:, :2], task.y) >= 0.9
+
+
+def test_a_stricter_threshold_makes_a_smaller_box_that_is_not_a_point() -> None:
+    sizes = []
+    for threshold in (0.5, 1.0):
+        learner = taught(make(threshold=threshold))
+        sizes.append(float(torch.stack([r[: learner.seen].log().mean() for _, r in learner.radius.items()]).mean()))
+    assert sizes[0] > sizes[1] > -12
+
+
+def test_old_classes_are_kept_apart_after_new_ones_were_learned() -> None:
+    learner = taught(make(radius=1.0), tasks=3)
+    for classes in TASKS:
+        task = blobs(classes, seed=9)
+        assert accuracy(predict_logits(learner, task.x)[:, classes], task.y - classes[0]) > 0.9
+
+
+def test_what_stands_for_classes_still_to_come_keeps_all_its_room() -> None:
+    learner = taught(make(radius=0.3))
+    torch.testing.assert_close(learner.radius["head.weight"][2:], torch.full((6, 16), 0.3))
+    assert (learner.radius["head.weight"][:2] < 0.3).any()
+
+
+def test_centres_rest_while_radii_are_found_and_the_other_way_round() -> None:
+    learner, task = make(radius_share=0.5), blobs([0, 1])
+    learner.begin_task(task)
+    part = task.x[:16], task.y[:16], None
+    before = {name: p.detach().clone() for name, p in learner.named_parameters()}
+    learner.observe(Batch(*part, step=4, steps=10, epoch=0))
+    centres = {name: p.detach().clone() for name, p in learner.named_parameters()}
+    assert not torch.equal(before["head.weight"], centres["head.weight"])
+    assert not any(r.any() for _, r in learner.radius.items())
+    learner.observe(Batch(*part, step=5, steps=10, epoch=0))
+    assert all(torch.equal(p, centres[name]) for name, p in learner.named_parameters())
+    assert all((r > 0).all() for _, r in learner.radius.items())
+
+
+def test_rows_of_weight_zero_change_neither_centres_nor_radii() -> None:
+    task = blobs([0, 1])
+    wrong = TaskData(torch.cat([task.x, task.x]), torch.cat([task.y, 1 - task.y]), torch.ones(160))
+    wrong.weight[80:] = 0.0  # type: ignore[index]
+    learners = []
+    for x, y, weight in ((task.x, task.y, torch.ones(80)), (wrong.x, wrong.y, wrong.weight)):
+        learner = make(momentum=0.0)
+        learner.begin_task(task)
+        for step in range(9):
+            learner.observe(Batch(x, y, weight, step, 9, 0) if step > 5 else Batch(task.x, task.y, None, step, 9, 0))
+        learners.append(learner)
+    for (name, one), (_, other) in zip(*(learner.radius.items() for learner in learners), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+
+
+def test_a_cnn_has_a_box_too() -> None:
+    small = {"channels": (3, 3, 3), "hidden": (8,)}
+    learner = build_learner("icnet", Setting((8, 8), 4, seed=0), backbone="cnn", backbone_options=small)
+    x = torch.randn(40, 8, 8, generator=generator(0)) + 2.0 * (torch.arange(40) % 2)[:, None, None]
+    fit_task(learner, TaskData(x, torch.arange(40) % 2), epochs=5, batch_size=8)
+    assert isinstance(learner, ICNet)
+    assert all((r > 0).any() for _, r in learner.radius.items())
+
+
+def test_a_net_whose_intervals_are_not_known_is_refused() -> None:
+    with pytest.raises(ValueError, match="The intervals of BatchNorm1d are not known"):
+        build_learner("icnet", Setting((6,), 4, seed=0), backbone=nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)))
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"threshold": 1.5}, r"threshold=1\.5 should lie in \[0, 1\]"),
+        ({"radius": 0.0}, r"radius=0\.0 should be a positive number"),
+        ({"radius_share": 1.0}, r"radius_share=1\.0 should lie between 0 and 1"),
+        ({"lr": 0.0}, "lr=0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(options: dict[str, float], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        ICNetConfig(**options)
