@@ -51,7 +51,7 @@ def test_each_says_how_it_is_run_and_how_long_it_takes(path: Path) -> None:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_each_cell_names_options_that_its_method_and_backbone_have(cell: Cell) -> None:
-    shape, classes = INPUTS[cell.stream]
+    shape, classes = INPUTS[cell.stream.removesuffix(",validation=0.2,train=0.33")]
     spec = cell.spec
     if spec.augment:
         Augment.from_text(spec.augment)
@@ -66,7 +66,9 @@ def test_the_figures_have_as_many_seeds_as_the_paper_where_that_is_cheap() -> No
     seeds = {path.stem: len(read_spec(path).seeds) for path in SPECS}
     assert seeds["table1"] == 5
     assert all(
-        count >= 3 for name, count in seeds.items() if name not in ("figure-tsne", "literature", "table1-cifar10")
+        count >= 3
+        for name, count in seeds.items()
+        if name not in ("figure-tsne", "literature", "table1-cifar10", "ablation")
     )
 
 

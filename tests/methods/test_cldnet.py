@@ -76,6 +76,7 @@ READINGS = {
     "last": [Last(), FreeLast(), FixedLast()],
     "similarity": [Cosine(), InnerProduct()],
     "hidden_share": [1.0, 0.1],
+    "lr_end": [1.0, 0.0],
     "embed_init": [1.0, 0.3],
     "softmax": [SeenClasses(), TaskClasses(), AllClasses()],
     "hbo_lr": [0.003, 0.0],
@@ -122,6 +123,19 @@ def test_a_learning_rate_in_units_of_rows_over_alpha_is_that_many_plain_steps():
         learner.observe(batch)
     for ours, theirs in zip(natural.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_learning_rates_fall_in_equal_steps_to_their_share_at_the_tasks_end():
+    task = blobs([0, 1])
+    moved = []
+    for end, step in ((1.0, 0), (0.2, 0), (1.0, 3), (0.2, 3)):
+        learner = make(lr_end=end, momentum=0.0, hbo_lr=0.0)
+        learner.begin_task(task)
+        before = learner.embedding.weight.detach().clone()
+        learner.observe(Batch(task.x, task.y, None, step=step, steps=4, epoch=0))
+        moved.append(learner.embedding.weight.detach() - before)
+    torch.testing.assert_close(moved[0], moved[1])
+    torch.testing.assert_close(0.2 * moved[2], moved[3], rtol=1e-3, atol=1e-7)
 
 
 def test_however_inputs_are_scaled_the_best_preset_learns_and_does_not_forget():

@@ -215,11 +215,16 @@ def methods() -> None:
     """List the methods."""
     from cldnet.methods import known_methods
 
-    table = Table("method", "what it is", "keeps data", "outside data", "grows", "needs the task", box=SIMPLE_HEAD)
+    table = Table("method", "what it is", "but", box=SIMPLE_HEAD)
     for name, method in known_methods().items():
         traits = method.load().traits
-        answers = (not traits.rehearsal_free, traits.outside_data, not traits.constant_size, traits.needs_task_id)
-        table.add_row(name, method.summary, *("yes" if answer else "no" for answer in answers))
+        reservations = {
+            "keeps data": not traits.rehearsal_free,
+            "grows": not traits.constant_size,
+            "needs the task": traits.needs_task_id,
+            "needs outside data": traits.outside_data,
+        }
+        table.add_row(name, method.summary, ", ".join(text for text, holds in reservations.items() if holds))
     Console().print(table)
 
 

@@ -53,6 +53,8 @@ class CLDNetConfig(GradientConfig):
         Scale of the embedding layer's first weights; 0 lets every class begin without a direction.
     hidden_share : float
         Learning rate of the layers in front of the embedding layer in the EAE step, as a share of `lr`.
+    lr_end : float
+        Share of the learning rates that is left at a task's end; they fall to it in equal steps.
     temperature : float
         Divides the similarity before the softmax; with cosines and without it the loss has a floor of 1.46 for ten classes.
     similarity, rate
@@ -71,6 +73,7 @@ class CLDNetConfig(GradientConfig):
     bias: bool = True
     embed_init: float = 0.0
     hidden_share: float = 0.1
+    lr_end: float = 1.0
     temperature: float = 1.0
     similarity: Similarity = InnerProduct()
     rate: Rate = PerAlpha()
@@ -89,7 +92,7 @@ class CLDNetConfig(GradientConfig):
             raise ValueError(f"hbo_lr={self.hbo_lr} should not be negative.")
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} should be a positive number.")
-        for name in ("hidden_share", "embed_init"):
+        for name in ("hidden_share", "embed_init", "lr_end"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)} should not be negative.")
         if self.embed_init == 0 and not self.similarity.from_zero:
@@ -226,12 +229,13 @@ class CLDNet(Learner):
             flow = Flow(flow.layers[:-1], flow.inputs[:-1], flow.outputs[:-1])
         self.projection.absorb(flow, self.config.feed, self.config.alpha, progress, updates)
 
-    def descend(self, optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor], rows: int) -> None:
-        """Take a step ``θ_l ← θ_l − λ P_l Δθ_l`` (Eq. 5, 9) along projected gradients of a batch of so many rows."""
-        unit = self.config.rate.unit(self.config.alpha, rows)
-        resting = () if self.config.last.learns else {*self.embedding.parameters()}
+    def descend(self, optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor], batch: Batch) -> None:
+        """Take a step ``θ_l ← θ_l − λ P_l Δθ_l`` (Eq. 5, 9) along projected gradients of a batch."""
+        config = self.config
+        unit = config.rate.unit(config.alpha, len(batch.x)) * (1 - (1 - config.lr_end) * batch.progress)
+        resting = () if config.last.learns else {*self.embedding.parameters()}
         steps = {parameter: unit * gradient for parameter, gradient in gradients.items() if parameter not in resting}
-        descend(optimizer, steps, self.config.clip)
+        descend(optimizer, steps, config.clip)
 
     def bottleneck_deltas(self, flow: Flow, x: Tensor, y: Tensor) -> list[Tensor | None]:
         """Derivatives of each layer's ``HSIC(Z_l, X) − β HSIC(Z_l, Y)`` (Eq. 5) by the layer's own outputs.

@@ -92,10 +92,10 @@ class InTurn:
         flow, _ = learner.forward_pass(x)
         config.when.on_step(learner, flow, batch)
         bottleneck = learner.projection.gradients(flow, learner.bottleneck_deltas(flow, x, batch.y))
-        learner.descend(learner.hbo_optimizer, bottleneck, len(x))
+        learner.descend(learner.hbo_optimizer, bottleneck, batch)
         flow, z = learner.forward_pass(x)
         loss = learner.embedding_loss(z, batch)
-        learner.descend(learner.eae_optimizer, learner.projection.backward(flow, loss), len(x))
+        learner.descend(learner.eae_optimizer, learner.projection.backward(flow, loss), batch)
         return loss.detach()
 
 
@@ -115,7 +115,7 @@ class Together:
         gradients = learner.projection.backward(flow, loss)
         for parameter, gradient in bottleneck.items():
             gradients[parameter] = self.weight * gradient + gradients.get(parameter, 0.0)
-        learner.descend(learner.eae_optimizer, gradients, len(x))
+        learner.descend(learner.eae_optimizer, gradients, batch)
         return loss.detach()
 
 
@@ -128,7 +128,7 @@ class EmbeddingAlone:
         flow, z = learner.forward_pass(x)
         learner.config.when.on_step(learner, flow, batch)
         loss = learner.embedding_loss(z, batch)
-        learner.descend(learner.eae_optimizer, learner.projection.backward(flow, loss), len(x))
+        learner.descend(learner.eae_optimizer, learner.projection.backward(flow, loss), batch)
         return loss.detach()
 
 
