@@ -120,7 +120,7 @@ class DMC(GradientLearner):
             optimizer.param_groups[0]["lr"] = self.config.distil_lr * (1 - step / steps)
             x = self._drawn()
             target, taught = double_targets(old(x), new(x), self.known, self._rows)
-            loss = (self.score(x) - target)[:, taught].square().mean()  # L_dd = 1/(s+t) Σ_j (ŷ_j − ẙ_j)², equation 3
+            loss = (self.score(x) - target)[:, taught].square().mean()  # L_dd = 1/(s+t) Σ_j (ŷ_j − ẙ_j)²
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(self.parameters(), self.config.clip)
@@ -141,7 +141,7 @@ class DMC(GradientLearner):
 def double_targets(old: Tensor, new: Tensor, known: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """What the student's scores should be, and of which class rows: both teachers' scores, each without its mean.
 
-    The mean is a sample's own, over the classes that the teacher knows, as in the paper's equation 4 (FACIL's code subtracts
+    The mean is a sample's own, over the classes that the teacher knows (FACIL's code subtracts
     every class's mean over the batch): it is what a softmax takes no notice of, so nothing that the teacher knows is lost,
     and no sample's target hangs on its neighbours. A class that both know, since it came back, gets the mean of both.
 
