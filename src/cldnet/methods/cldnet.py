@@ -25,7 +25,7 @@ from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
 from cldnet.methods.parts.alpha import Alpha, ConstantAlpha
 from cldnet.methods.parts.dependence import Dependence, NormalisedHSIC
 from cldnet.methods.parts.pointing import InnerProduct, PerAlpha, Rate, Similarity
-from cldnet.methods.parts.projection import EverySample, Feed, Projection, descend
+from cldnet.methods.parts.projection import EveryVector, Feed, Projection, descend
 from cldnet.methods.parts.readings import AllClasses, EmbeddingAlone, EveryStep, Last, Range, Steps, When
 from cldnet.methods.ranges import Choice, LogUniform
 from cldnet.nets import out_features
@@ -78,7 +78,7 @@ class CLDNetConfig(GradientConfig):
     similarity: Similarity = InnerProduct()
     rate: Rate = PerAlpha()
     dependence: Dependence = NormalisedHSIC()
-    feed: Feed = EverySample()
+    feed: Feed = EveryVector()
     alpha: Alpha = ConstantAlpha(30.0)
     when: When = EveryStep()
     steps: Steps = EmbeddingAlone()

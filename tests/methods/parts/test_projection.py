@@ -8,7 +8,7 @@ from torch import nn
 
 from cldnet.device import generator
 from cldnet.methods.parts.alpha import ConstantAlpha
-from cldnet.methods.parts.projection import BatchMean, EverySample, EverySecondPatch, Projection, descend
+from cldnet.methods.parts.projection import BatchMean, EverySample, EverySecondPatch, EveryVector, Projection, descend
 from cldnet.nets import build_backbone
 from cldnet.nets.taps import Taps
 
@@ -161,6 +161,7 @@ def test_feeding_means_and_feeding_samples_give_the_sums_they_should():
     rows = torch.cat([x, torch.ones(5, 1)], dim=1)
     for feed, expected in (
         (EverySample(), sum(torch.outer(r, r) for r in rows)),
+        (EveryVector(), sum(torch.outer(r, r) for r in rows)),
         (BatchMean(), torch.outer(rows.mean(0), rows.mean(0))),
     ):
         net = nn.Linear(6, 2).double()
@@ -169,6 +170,18 @@ def test_feeding_means_and_feeding_samples_give_the_sums_they_should():
         projection.absorb(flow, feed, ConstantAlpha(0.5), 0.0, 1)
         projection.rebuild()
         torch.testing.assert_close(projection.layers[0].A[0], expected / 0.5, rtol=1e-6, atol=1e-9)
+
+
+def test_every_vector_feeds_a_convolution_with_the_mean_map_as_if_it_came_in_every_sample():
+    net, x = nn.Conv2d(2, 3, 2, bias=False), torch.randn(4, 2, 3, 3)
+    sums = []
+    for feed, inputs in ((EveryVector(), x), (EverySample(), x.mean(0).expand(4, 2, 3, 3))):
+        projection = Projection(net, (2, 3, 3))
+        flow, _ = watched(projection, net, inputs)
+        projection.absorb(flow, feed, ConstantAlpha(0.5), 0.0, 1)
+        projection.rebuild()
+        sums.append(projection.layers[0].A)
+    torch.testing.assert_close(*sums, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("feed", "stride"), [(BatchMean(), 1), (EverySecondPatch(), 2)])

@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 from torch.nn import functional as F
 
-from cldnet.methods.parts.alpha import Alpha, ConstantAlpha, KindAlphas
+from cldnet.methods.parts.alpha import Alpha, ConstantAlpha
 
 __all__ = ["Cosine", "FixedRate", "InnerProduct", "PerAlpha", "Rate", "Similarity"]
 
@@ -89,8 +89,7 @@ class PerAlpha:
     """
 
     def unit(self, alpha: Alpha, rows: int) -> float:
-        """Return rows/α, with the α of linear layers where convolutions have another one."""
-        rule = alpha.linear if isinstance(alpha, KindAlphas) else alpha
-        if not isinstance(rule, ConstantAlpha):
-            raise ValueError(f"PerAlpha counts learning rates in a constant α, not in {rule}: use ConstantAlpha.")
-        return rows / rule.value
+        """Return rows/α."""
+        if not isinstance(alpha, ConstantAlpha):
+            raise ValueError(f"PerAlpha counts learning rates in a constant α, not in {alpha}: use ConstantAlpha.")
+        return rows / alpha.value

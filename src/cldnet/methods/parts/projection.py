@@ -56,11 +56,14 @@ class EverySample:
 
 @dataclass(frozen=True)
 class EveryVector:
-    """Every sample where a layer takes vectors; where it takes maps, as `BatchMean`, since a map has hundreds of patches."""
+    """Every sample where a layer takes vectors; where it takes maps, the mean map's patches, as if each sample had them.
+
+    A map has hundreds of patches, so those of every sample would cost more than all the rest of a step.
+    """
 
     def __call__(self, layer: Layer, x: Tensor) -> Tensor:
-        """Return the rows of all samples, or those of the mean map."""
-        return layer.mean_rows(x) if layer.convolution else layer.rows(x)
+        """Return the rows of all samples, or those of the mean map with the samples' weight."""
+        return layer.mean_rows(x) * len(x) ** 0.5 if layer.convolution else layer.rows(x)
 
 
 class Projection(nn.Module):
