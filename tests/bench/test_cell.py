@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -90,3 +93,12 @@ def test_a_run_that_diverges_is_a_result_in_strict_json() -> None:
     result = json.loads(result_text(run_cell(cell, cell.load())), parse_constant=pytest.fail)
     assert None in result["losses"][-1]
     assert result["features"]["tasks"][-1] == {"points": [], "rows": []}
+
+
+def test_the_digest_of_the_code_is_the_same_in_every_process() -> None:
+    digests = set()
+    for seed in ("1", "2", "3"):
+        command = [sys.executable, "-c", "from cldnet.bench.cell import code_digest; print(code_digest('ewc'))"]
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        digests.add(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+    assert len(digests) == 1

@@ -138,6 +138,44 @@ def test_learning_rates_fall_in_equal_steps_to_their_share_at_the_tasks_end():
     torch.testing.assert_close(0.2 * moved[2], moved[3], rtol=1e-3, atol=1e-7)
 
 
+def test_a_rate_that_falls_also_falls_where_the_gradient_is_clipped():
+    task = blobs([0, 1])
+    moved = []
+    for step in (0, 3):
+        learner = make(lr_end=0.1, momentum=0.0, hbo_lr=0.0, clip=1e-3)
+        learner.begin_task(task)
+        before = learner.embedding.weight.detach().clone()
+        learner.observe(Batch(task.x, task.y, None, step=step, steps=4, epoch=0))
+        moved.append(float((learner.embedding.weight.detach() - before).norm()))
+    assert moved[1] == pytest.approx(0.1 * moved[0], rel=0.05)
+
+
+def test_rows_of_weight_zero_reach_no_projector_that_is_fed_at_the_end_either():
+    task, extra = blobs([0, 1]), blobs([0, 1], seed=5)
+    weight = torch.cat([torch.ones(len(task)), torch.zeros(len(extra))])
+    both = TaskData(torch.cat([task.x, extra.x]), torch.cat([task.y, extra.y]), weight)
+    sums = []
+    for given in (task, both):
+        learner = make(when=TaskEnd(batch_size=len(task)))
+        learner.scale.fit(task.x)
+        learner.begin_task(given)
+        learner.end_task(given)
+        sums.append(learner.projector_sums()["embedding"])
+    assert bool(sums[0].any())
+    torch.testing.assert_close(*sums)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("cldnet", {"embed_dim": 8}), ("cldnet-hybrid", {"ridge": 3.0}), ("crnet", {"hidden": 50})]
+)
+def test_what_is_built_in_cannot_change_later(method, options):
+    learner = build_learner(method, Setting((12,), 8, seed=0))
+    before = learner.config
+    with pytest.raises(ValueError, match=r"cannot follow .*: make a new model"):
+        learner.configure(options)
+    assert learner.config == before
+
+
 def test_however_inputs_are_scaled_the_best_preset_learns_and_does_not_forget():
     for scale in (1e-3, 1.0, 1e3):
         learner = make(method="cldnet", widths=(100,), embed_dim=16)

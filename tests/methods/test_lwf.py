@@ -10,7 +10,8 @@ from torch import nn
 
 from cldnet.fit import fit_task
 from cldnet.footprint import footprint
-from cldnet.methods.learner import Batch
+from cldnet.methods import build_learner
+from cldnet.methods.learner import Batch, Setting
 
 
 def test_the_loss_is_cross_entropy_and_distillation_by_hand(blobs, small):
@@ -78,3 +79,22 @@ def test_old_classes_are_told_apart_better_than_after_fine_tuning(blobs, small):
         after = learner.logits(first.x)[:, :2].softmax(1)
         old[method] = float((after - before).abs().mean())
     assert old["lwf"] < old["finetune"]
+
+
+class TiedNet(nn.Module):
+    """One weight in two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.b.weight = self.a.weight
+
+    def forward(self, x):
+        return torch.relu(self.b(torch.relu(self.a(x))))
+
+
+def test_a_net_with_tied_weights_can_be_taught(blobs):
+    learner = build_learner("lwf", Setting((6,), 8, seed=0), backbone=TiedNet())
+    for task in (blobs([0, 1]), blobs([2, 3])):
+        fit_task(learner, task, epochs=2, batch_size=16)
+    assert learner.logits(task.x).isfinite().all()

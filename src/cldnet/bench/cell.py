@@ -221,7 +221,7 @@ def code_digest(method: str) -> str:
     ]
     own = {Path(file) for each in classes if (file := inspect.getsourcefile(each)) is not None}
     digest = hashlib.sha256()
-    for path in sorted({*shared, *own, library / "fit.py"}, key=lambda path: path.name):
+    for path in sorted({*shared, *own, library / "fit.py", library / "methods" / "batch.py"}, key=Path.as_posix):
         digest.update(_bare(path))
     return digest.hexdigest()[:12]
 

@@ -133,6 +133,7 @@ class CLDNet(Learner):
     }
     config_class = CLDNetConfig
     version = 2
+    fixed: ClassVar[tuple[str, ...]] = ("embed_dim", "gamma", "bias", "embed_init")
     ranges: ClassVar = {
         "lr": LogUniform(0.5, 30.0),
         "hidden_share": LogUniform(0.001, 0.3),
@@ -159,6 +160,8 @@ class CLDNet(Learner):
         whole.add_module("net", self.net)
         whole.add_module("embedding", self.embedding)
         self.projection = Projection(whole, setting.input_shape)
+        for place in self.projection.places.values():
+            config.alpha.of_layer(place)  # a net that the rules do not fit is better refused now than at the first step
         table = basis_vectors(setting.capacity, config.embed_dim, config.gamma, seed=setting.seed)  # Eq. 7
         self.register_buffer("basis", table.to(setting.dtype))
 
@@ -234,8 +237,8 @@ class CLDNet(Learner):
         config = self.config
         unit = config.rate.unit(config.alpha, len(batch.x)) * (1 - (1 - config.lr_end) * batch.progress)
         resting = () if config.last.learns else {*self.embedding.parameters()}
-        steps = {parameter: unit * gradient for parameter, gradient in gradients.items() if parameter not in resting}
-        descend(optimizer, steps, config.clip)
+        moved = {parameter: gradient for parameter, gradient in gradients.items() if parameter not in resting}
+        descend(optimizer, moved, config.clip, unit)
 
     def bottleneck_deltas(self, flow: Flow, x: Tensor, y: Tensor) -> list[Tensor | None]:
         """Derivatives of each layer's ``HSIC(Z_l, X) − β HSIC(Z_l, Y)`` (Eq. 5) by the layer's own outputs.

@@ -56,6 +56,7 @@ class CLDNetHybrid(CLDNet):
     """
 
     config_class = CLDNetHybridConfig
+    fixed: ClassVar[tuple[str, ...]] = (*CLDNet.fixed, "ridge")  # its projector has taken in every sample with that α
     ranges: ClassVar = {**CLDNet.ranges, "ridge": LogUniform(1.0, 1000.0)}
     config: CLDNetHybridConfig
     _found: dict[str, Tensor]

@@ -1,7 +1,8 @@
 """CLDNet as the paper has it: algorithm 1 with HSIC on, and the readings of what it leaves open that come nearest to it.
 
 nHSIC with β = 500 (Ma et al.'s form, in which that β means something), one step of HBO and one of EAE a batch, projectors fed
-with batch means, α as in AOP, cosines over 0.07 (as in the paper on equiangular basis vectors), d = 1000.
+with batch means, α adaptive as AOP's is for linear layers (with a scale, and stated for 200 updates a task), cosines over 0.07
+(as in the paper on equiangular basis vectors), d = 1000.
 """
 
 from __future__ import annotations

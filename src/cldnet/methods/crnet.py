@@ -77,6 +77,7 @@ class CRNet(Learner):
     traits = Traits(rehearsal_free=True, constant_size=True, one_pass=True)
     kinds: ClassVar = {"features": "feature map", "weight": "weights", "fisher": "fisher"}
     config_class = CRNetConfig
+    fixed = ("groups", "group_width", "enhanced", "hidden", "sharpness")
     default_backbone = "none"
     min_batch = BLOCK
     ranges: ClassVar = {"strength": LogUniform(100.0, 1e5), "sharpness": LogUniform(1.0, 1000.0)}

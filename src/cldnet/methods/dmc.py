@@ -69,6 +69,7 @@ class DMC(GradientLearner):
     config: DMCConfig
 
     known: Tensor
+    _augment: Augmentation | None
 
     def __init__(self, net: nn.Module, setting: Setting, config: DMCConfig) -> None:
         super().__init__(net, setting, config)
@@ -78,7 +79,7 @@ class DMC(GradientLearner):
 
     def start(self, task: TaskData) -> None:
         """Put the old model aside as a teacher, and begin a fresh one."""
-        self._rows = task.rows
+        self._rows, self._steps, self._augment = task.rows, 0, None
         if self.tasks:
             self._old = self._teacher()
             self._begin_anew()
@@ -133,7 +134,7 @@ class DMC(GradientLearner):
         assert self.outside is not None
         index = torch.randint(len(self.outside), (self.config.distil_batch,), generator=self.generator)
         x = self.outside.index_select(0, index.to(self.outside.device)).to(self.counters.device)
-        augment: Augmentation | None = self._augment
+        augment = self._augment
         scaled: Tensor = self.scale(x if augment is None else augment(x, self.generator))
         return scaled
 

@@ -89,6 +89,8 @@ class Learner(nn.Module, ABC):
     config_class: ClassVar[type[Any]]
     #: Which fields of the configuration are searched when settings are chosen, and where.
     ranges: ClassVar[Mapping[str, Range]] = {}
+    #: Which fields of the configuration are built into the state, and cannot change once the learner is made.
+    fixed: ClassVar[tuple[str, ...]] = ()
 
     counters: Tensor
     config: Any
@@ -123,7 +125,12 @@ class Learner(nn.Module, ABC):
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """Change settings of the method between tasks; its state stays as it is."""
-        self.config = self.config_class(**options)
+        config = self.config_class(**options)
+        for name in self.fixed:
+            then, now = getattr(self.config, name), getattr(config, name)
+            if now != then:
+                raise ValueError(f"{name}={now!r} cannot follow {name}={then!r}: make a new model.")
+        self.config = config
 
     @property
     def class_width(self) -> int:

@@ -90,7 +90,7 @@ class LwF(GradientLearner):
     def teach(self, x: Tensor) -> Tensor:
         """Logits of the teacher for scaled inputs, as in evaluation: no dropout, no running statistics touched."""
         self.eval()
-        logits: Tensor = functional_call(self, dict(self.teacher.items()), (x,))
+        logits: Tensor = functional_call(self, dict(self.teacher.items()), (x,), tie_weights=False)
         self.train()
         return logits
 

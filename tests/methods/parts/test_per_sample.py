@@ -187,3 +187,25 @@ def test_the_batched_fisher_squares_means_and_the_exact_one_does_not() -> None:
         torch.testing.assert_close(whole[name], gradient**2)
         torch.testing.assert_close(weighted[name], last[name])
         assert float(whole[name].sum()) < 0.7 * float(ones[name].sum())
+
+
+class Unused(nn.Module):
+    """Runs a layer for nothing, and another one without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle, self.frozen, self.out = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.idle(x)
+        with torch.no_grad():
+            z = self.frozen(x)
+        return self.out(z + x)  # type: ignore[no-any-return]
+
+
+def test_layers_without_a_part_in_the_outputs_have_no_importance() -> None:
+    net, x = Unused(), torch.randn(5, 6, generator=generator(1))
+    sums = PerSample(net, (6,), cross_entropies, power=2).sums(x, lambda outputs: outputs.argmax(1))
+    assert not sums["idle.weight"].any()
+    assert not sums["frozen.weight"].any()
+    assert bool(sums["out.weight"].any())

@@ -113,9 +113,10 @@ class PerSample:
         def unlikely(outputs: Tensor) -> Tensor:  # far from what the net says, so that no gradient vanishes
             return outputs.argmin(1)
 
-        with torch.no_grad(), self.taps.watch() as flow:
-            targets = unlikely(self.net(x))
-        if not _once_a_sample(flow, len(x)):
+        with torch.enable_grad(), self.taps.watch() as flow:
+            outputs = self.net(x.detach().requires_grad_())
+        targets = unlikely(outputs.detach())
+        if not _once_a_sample(flow, len(x)) or not _all_reached(flow, outputs):
             return False
         quick, slow = self._by_layers(x, unlikely, None), self._by_samples(x, targets, None)
         return quick.keys() == slow.keys() and all(
@@ -127,6 +128,14 @@ class PerSample:
 
     def _powered(self, values: Tensor) -> Tensor:
         return values.square() if self.power == 2 else values.abs()
+
+
+def _all_reached(flow: Flow, outputs: Tensor) -> bool:
+    """Whether every layer has a part in the outputs that a gradient can follow: not if it runs without one, or for nothing."""
+    if not all(output.requires_grad for output in flow.outputs):
+        return False
+    derivatives = torch.autograd.grad(outputs.sum(), flow.outputs, allow_unused=True)
+    return all(derivative is not None for derivative in derivatives)
 
 
 def mean_powers(

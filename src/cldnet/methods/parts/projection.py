@@ -161,12 +161,17 @@ class Projection(nn.Module):
                 module.eval()
 
 
-def descend(optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor], clip: float) -> None:
-    """Take one step along gradients that were projected before, clipped after the projection."""
+def descend(
+    optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor], clip: float, unit: float = 1.0
+) -> None:
+    """Take one step along gradients that were projected before, clipped after that; learning rates count in ``unit``."""
     optimizer.zero_grad(set_to_none=True)
     for parameter, gradient in gradients.items():
         parameter.grad = gradient
     nn.utils.clip_grad_norm_(gradients.keys(), clip)
+    if unit != 1.0:
+        for gradient in gradients.values():
+            gradient.mul_(unit)
     optimizer.step()
 
 

@@ -68,7 +68,9 @@ class TaskEnd:
 
     def on_end(self, learner: CLDNet, task: TaskData) -> None:
         """Absorb the task's batches with the final weights."""
-        for batch in task.batches(self.batch_size):
+        for batch in map(Batch.without_zeros, task.batches(self.batch_size)):
+            if len(batch.x) == 0:
+                continue
             with learner.projection.taps.watch() as flow, torch.no_grad():
                 learner.embed(learner.scale(batch.x))
             # The task is over for all of them, so α is what it is at a task's end.
