@@ -73,7 +73,7 @@ def test_settings_lie_over_the_preset_and_configurations_over_both(tmp_path: Pat
 def test_another_backbone_does_not_get_the_options_of_the_presets(tmp_path: Path) -> None:
     text = 'streams = ["split-mnist"]\nmethods = ["exact"]\n[run]\nbackbone = "random-relu"'
     (cell,) = written(tmp_path, text).cells()
-    assert cell.spec == RunSpec("exact", backbone="random-relu", options={})
+    assert (cell.spec.backbone, cell.spec.backbone_options, cell.spec.options) == ("random-relu", {}, {})
     assert cell.spec.seed == 0
 
 
