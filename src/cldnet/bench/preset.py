@@ -8,9 +8,11 @@ one that there is, and so is each common setting: whoever's table a method has, 
 
 from __future__ import annotations
 
+import copy
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -70,7 +72,7 @@ def load_presets(name: str, folder: Path | None = None) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        presets = tomllib.loads(path.read_text("utf-8"))
+        presets = copy.deepcopy(_parsed(path.read_text("utf-8")))
     except ValueError as error:  # not TOML, or not UTF-8
         raise ValueError(f"{path} cannot be read as TOML: {error}.") from error
     _check(path, "", presets, dict.fromkeys(("common", "methods"), _TABLE))
@@ -80,6 +82,12 @@ def load_presets(name: str, folder: Path | None = None) -> dict[str, Any]:
     for method, table in methods.items():
         _check(path, f"methods.{method}.", table, {**SETTINGS, **_STORY})
     return presets
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> dict[str, Any]:
+    """Parse a text once: every cell of a bench asks for its preset, and the stories in it are long."""
+    return tomllib.loads(text)
 
 
 def common_settings(name: str, folder: Path | None = None) -> dict[str, Any]:
