@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from cldnet.bench.recording import Record
-from cldnet.bench.run import RunSpec
 from cldnet.bench.spec import Spec, read_spec
 
 SMALL = """
