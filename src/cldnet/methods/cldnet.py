@@ -5,7 +5,8 @@ For every batch: hidden representations ``Z_l`` of all layers; the projectors ab
 weights so that ``Z_L`` points at its class's fixed vector. Every step goes through the projectors:
 ``θ_l ← θ_l − λ P_l Δθ_l``. The prediction is the nearest vector among the classes seen.
 
-The paper leaves much open; each reading of it is a field of `CLDNetConfig`.
+The paper leaves much open; each reading of it is a field of `CLDNetConfig`. The defaults are those that did best on validation
+data, and leave the HBO step out; the paper's own are in `cldnet.methods.cldnet_paper`.
 """
 
 from __future__ import annotations
@@ -156,12 +157,8 @@ class CLDNet(Learner):
         self.embedding = linear(features, config.embed_dim, self.generator, bias=config.bias).to(setting.dtype)
         with torch.no_grad():
             self.embedding.weight.mul_(config.embed_init)
-        whole = nn.Sequential()
-        whole.add_module("net", self.net)
-        whole.add_module("embedding", self.embedding)
-        self.projection = Projection(whole, setting.input_shape)
-        for place in self.projection.places.values():
-            config.alpha.of_layer(place)  # a net that the rules do not fit is better refused now than at the first step
+        modules = {"net": self.net, "embedding": self.embedding}
+        self.projection = Projection.in_turn(setting.input_shape, config.alpha, **modules)
         table = basis_vectors(setting.capacity, config.embed_dim, config.gamma, seed=setting.seed)  # Eq. 7
         self.register_buffer("basis", table.to(setting.dtype))
 

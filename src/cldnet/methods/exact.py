@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +92,7 @@ class Exact(MappedLearner):
 
     kinds: ClassVar = {**MappedLearner.kinds, "rows": "sums", "first_classes": "counters"}
     config_class = ExactConfig
+    fixed = ("gram",)
 
     config: ExactConfig
     rows: Tensor
@@ -198,13 +199,6 @@ class Exact(MappedLearner):
         known = vectors[:, live] @ weights + offset
         lowest = known.amin(1, keepdim=True) - 1 if len(live) else known.new_zeros(len(known), 1)
         return lowest.expand(-1, self.seen).index_copy(1, live, known)
-
-    def configure(self, options: Mapping[str, Any]) -> None:
-        """Change settings between tasks; another α gives another solution. What is kept of ``G`` cannot change."""
-        gram = self.config_class(**options).gram
-        if gram != self.config.gram:
-            raise ValueError(f"gram={gram!r} cannot follow gram={self.config.gram!r}: make a new model.")
-        super().configure(options)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state, also one from before ``G`` was packed."""

@@ -48,12 +48,7 @@ class ProjectedLearner(GradientLearner, ABC):
 
     def __init__(self, net: nn.Module, setting: Setting, config: ProjectedConfig) -> None:
         super().__init__(net, setting, config)
-        whole = nn.Sequential()
-        whole.add_module("net", self.net)
-        whole.add_module("head", self.head)
-        self.projection = Projection(whole, setting.input_shape)
-        for place in self.projection.places.values():
-            self.alpha.of_layer(place)  # a net that the rules do not fit is better refused now than at the first step
+        self.projection = Projection.in_turn(setting.input_shape, self.alpha, net=self.net, head=self.head)
 
     @property
     @abstractmethod

@@ -103,6 +103,17 @@ class Projection(nn.Module):
                 stacklevel=2,
             )
 
+    @classmethod
+    def in_turn(cls, input_shape: tuple[int, ...], alpha: Alpha, **modules: nn.Module) -> Projection:
+        """Make the projectors of modules that follow each other, and refuse a rule for α that does not fit their layers."""
+        whole = nn.Sequential()
+        for name, module in modules.items():
+            whole.add_module(name, module)
+        projection = cls(whole, input_shape)
+        for place in projection.places.values():
+            alpha.of_layer(place)  # better now than at the first step
+        return projection
+
     @torch.no_grad()
     def absorb(self, flow: Flow, feed: Feed, alpha: Alpha, progress: float, updates: int) -> None:
         """Let every layer's projector absorb what flowed into the layer (Eq. 6)."""
