@@ -68,6 +68,11 @@ def test_the_ablation_in_the_readme_is_that_of_the_result_files() -> None:
         assert f"{100 * row.accuracy:.2f} ± {100 * row.accuracy_std:.2f} %" in (ROOT / "README.md").read_text()
 
 
+def test_the_tables_in_the_docs_are_those_of_the_result_files() -> None:
+    checked = subprocess.run([sys.executable, ROOT / "docs" / "tables.py", "--check"], capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout) == (0, "differ: none\n"), checked.stderr
+
+
 @pytest.fixture(scope="module")
 def accuracy() -> dict[str, float]:
     methods = ("finetune", "joint", "cldnet", "exact")

@@ -95,6 +95,14 @@ def test_other_scores_are_shown_in_their_own_unit(score: str, shown: str, make_r
     assert f"({table.score.unit})" in as_markdown(table)
 
 
+@pytest.mark.parametrize(("score", "key"), [("leak-statistics", "own_test_statistics"), ("leak-epoch", "best_epoch")])
+def test_what_a_leak_would_show_is_called_no_result(score: str, key: str, make_run: MakeRun) -> None:
+    leaking, without = make_run("owm", diagnostics={"leaky": {key: 0.75}}), make_run("ewc", diagnostics={"leaky": None})
+    table = build_table([folder(leaking, without)], score=score)
+    assert (text_of(table, "OWM"), text_of(table, "EWC")) == (["75.00"], ["no figure"])
+    assert "\nNo result, but what it would seem to be" in as_markdown(table)
+
+
 @pytest.mark.parametrize(
     ("kept", "shown"),
     [

@@ -39,7 +39,10 @@ def table_command(
     ] = None,
     score: Annotated[
         str,
-        typer.Option(help="What to show: accuracy, incremental, forgetting, task-il, capacity, kept or seconds."),
+        typer.Option(
+            help="What to show: accuracy, incremental, forgetting, task-il, capacity, kept or seconds; or what a leak would "
+            "make of it, which is no result: leak-statistics or leak-epoch."
+        ),
     ] = "accuracy",
     against: Annotated[
         str | None, typer.Option(help="A method, or a row's name: show how others differ from it, seed by seed.")

@@ -73,11 +73,15 @@ class Score:
 
 
 def _share(key: str) -> Callable[[Mapping[str, Any]], Any]:
-    def read(result: Mapping[str, Any]) -> Any:
-        share = result["scores"].get(key)
-        return 100 * share if type(share) in (int, float) else share
+    return lambda result: _per_cent(result["scores"].get(key))
 
-    return read
+
+def _leak(key: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda result: _per_cent(((result.get("diagnostics") or {}).get("leaky") or {}).get(key))
+
+
+def _per_cent(share: Any) -> Any:
+    return 100 * share if type(share) in (int, float) else share
 
 
 def _accuracy(reading: Reading) -> Callable[[Published], Quoted | None]:
@@ -116,6 +120,18 @@ SCORES: Mapping[str, Score] = {
             significant=3,
         ),
         Score("seconds", "time of a run", "s", lambda result: result["seconds"]["total"]),
+        Score(
+            "leak-statistics",
+            "no result, but what it would seem to be if each task's test images were normalised by their own mean and spread",
+            "%",
+            _leak("own_test_statistics"),
+        ),
+        Score(
+            "leak-epoch",
+            "no result, but what it would seem to be if the last task's best epoch were chosen by test data",
+            "%",
+            _leak("best_epoch"),
+        ),
     )
 }
 
