@@ -18,7 +18,9 @@ from torch import nn
 
 import cldnet.store as store
 from cldnet import CLDNetClassifier
+from cldnet.mapfile import load_map
 from cldnet.nets import RandomReLU
+from cldnet.statistics import Statistics
 
 SOLVERS = ("exact", "hbo")
 Y = np.arange(18) % 3
@@ -167,7 +169,8 @@ def damage(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     def write(path: Path) -> None:
         tensors, manifest = store.read(path)
         changed = change(manifest)
-        save_file(tensors, path, metadata={"cldnet": changed if isinstance(changed, str) else json.dumps(changed)})
+        text = changed if isinstance(changed, str) else json.dumps(changed)
+        save_file(tensors, path, metadata={"cldnet": text, "cldnet-digest": store._digest(text, tensors)})
 
     return write
 
@@ -192,7 +195,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: save_file({"a": torch.zeros(1)}, path),
         "is a safetensors file, but not a model that cldnet wrote",
     ),
-    "newer": (damage(lambda manifest: {**manifest, "schema": 99}), "has layout 99, this version reads 1: install a newer"),
+    "newer": (damage(lambda manifest: {**manifest, "schema": 99}), "has layout 99, and this version reads 1 to 2"),
     "no schema": (damage(lambda manifest: {}), "damaged manifest"),
     "a list for a manifest": (damage(lambda manifest: [1, 2]), "damaged manifest"),
     "no JSON": (damage(lambda manifest: "{nonsense"), "damaged manifest"),
@@ -202,6 +205,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         damage(lambda m: {**m, "parameters": {**m["parameters"], "magic": 1}}),
         "does not hold a whole model",
     ),
+    "a schema of words": (damage(lambda m: {**m, "schema": "two"}), "has layout 'two', and this version reads 1 to 2"),
+    "a bottomless manifest": (damage(lambda m: '{"schema": ' + 99_999 * "["), "damaged manifest"),
     "a tensor too few": (without_a_tensor, "does not hold a whole model"),
     "tensors of other shapes": (of_other_shapes, "does not hold a whole model"),
 }  # fmt: skip
@@ -215,6 +220,72 @@ def test_a_file_that_is_not_a_whole_model_is_refused_with_a_sentence(name: str, 
     change(path)
     with pytest.raises(ValueError, match=complaint):
         CLDNetClassifier.load(path)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_bit_that_flipped_anywhere_is_found(solver: str, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    clf = make(solver, backbone=module()).fit(X, Y)
+    clf.save(path)
+    whole = path.read_bytes()
+    for place in np.random.default_rng(0).integers(0, 8 * len(whole), 200).tolist():
+        spoiled = bytearray(whole)
+        spoiled[place // 8] ^= 1 << place % 8
+        path.write_bytes(spoiled)
+        with pytest.raises(ValueError, match=r"use the last good copy|not a model that cldnet wrote|install a newer"):
+            CLDNetClassifier.load(path, backbone=module())
+
+
+OLD = Path(__file__).parent / "fixtures" / "store"
+
+
+@pytest.mark.parametrize("version", range(1, store.SCHEMA + 1))
+def test_files_of_every_version_are_read_and_go_on_learning(version: int, tmp_path: Path) -> None:
+    names = np.array(["cat", "dog", "owl"])[Y]
+    exact = CLDNetClassifier.load(OLD / str(version) / "exact.cldnet")
+    assert exact.decision_function(X[:1]) == pytest.approx(np.array([[5.797599, -9.232310, -19.865973]]), abs=1e-4)
+    assert exact.forget(X[:6], names[:6]).statistics().rows == 12
+    hbo = CLDNetClassifier.load(OLD / str(version) / "hbo.cldnet", backbone=module())
+    assert hbo.decision_function(X[:1]) == pytest.approx(np.array([[1.537197, 0.899202, 0.506106]]), abs=1e-4)
+    for clf in (exact, hbo):
+        clf.partial_fit(X - 9, np.full(18, "emu")).save(tmp_path / "now")
+        again = CLDNetClassifier.load(tmp_path / "now", backbone=None if clf is exact else module())
+        assert again.classes_.tolist() == ["cat", "dog", "emu", "owl"]
+    features = load_map(OLD / str(version) / "map.cldnet")
+    sums = Statistics.load(OLD / str(version) / "statistics.cldnet")
+    assert CLDNetClassifier(backbone=features).merge([sums]).statistics().rows == sums.rows == 18
+
+
+def test_there_is_a_file_of_every_version() -> None:
+    files = ["exact.cldnet", "hbo.cldnet", "map.cldnet", "statistics.cldnet"]
+    found = {folder.name: sorted(file.name for file in folder.iterdir()) for folder in OLD.iterdir()}
+    assert found == {str(version): files for version in range(1, store.SCHEMA + 1)}
+
+
+def test_a_model_of_the_first_days_is_read(tmp_path: Path) -> None:
+    tensors, manifest = store.read(OLD / "1" / "exact.cldnet")
+    backbone = manifest["parameters"]["backbone"]
+    old = {"features": backbone["options"]["features"], "input_shape": backbone["input_shape"]}
+    first = {key: manifest[key] for key in ("version", "labels", "inputs", "fingerprint")}
+    first |= {"schema": 1, "parameters": {**manifest["parameters"], "backbone": old}}
+    save_file(tensors, tmp_path / "first", metadata={"cldnet": json.dumps(first)})
+    loaded = CLDNetClassifier.load(tmp_path / "first")
+    assert_same(loaded, CLDNetClassifier.load(OLD / "1" / "exact.cldnet"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda folder: folder / "missing" / "model", "No such file.*as it was: make the folder first"),
+        (lambda folder: folder, "this is a folder: name a file in it|Is a directory"),
+        (lambda folder: folder / ("long" * 200), "File name too long.*choose a shorter name"),
+    ],
+)
+def test_what_a_disk_cannot_do_is_said(spoil: Callable[[Path], Path], complaint: str, tmp_path: Path) -> None:
+    clf = make("exact", alpha=1.0).fit(X, Y)
+    with pytest.raises(OSError, match=complaint):
+        clf.save(spoil(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

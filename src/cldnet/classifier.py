@@ -207,7 +207,7 @@ class CLDNetClassifier(Additive):
             structure, options = clf._parameters(None)
             clf.input_shape = structure.input_shape  # JSON has no tuples
             clf._model = Model.load(tensors, manifest, structure, options)
-            if backbone is None and isinstance(clf.backbone, FeatureMap) and manifest.get("fitted_map"):
+            if backbone is None and isinstance(clf.backbone, FeatureMap) and manifest["fitted_map"]:
                 clf.backbone.load_state_dict(clf._model.exact.features.state_dict())
         except (KeyError, TypeError, RuntimeError) as error:
             raise ValueError(

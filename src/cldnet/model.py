@@ -200,6 +200,7 @@ class Model:
             mark = Fingerprint.of(self.learner.backbone, self.inputs.shape).to_json()
             del parameters["backbone"]
         manifest = {
+            "kind": "model",
             "version": __version__,
             "parameters": {
                 name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()
@@ -237,7 +238,7 @@ class Model:
         model.learner.eval()
         if mark is not None and model.learner.backbone is not None:
             mark.check_output(model.learner.backbone)
-        borrowed = frozenset(manifest.get("borrowed", []))  # older files have none
+        borrowed = frozenset(manifest["borrowed"])
         return replace(model, labels=LabelTable.from_json(manifest["labels"]), borrowed=borrowed)
 
 
@@ -246,14 +247,11 @@ def read_backbone(saved: Any) -> str | nn.Module:
 
     Examples
     --------
-    >>> read_backbone({"input_shape": [2], "features": 8}).out_features  # as older files have it
+    >>> read_backbone({"kind": "random-relu", "input_shape": [2], "options": {"features": 8}}).out_features
     9
     """
     if not isinstance(saved, Mapping):
         return str(saved)
-    if "kind" not in saved:
-        options = {"features": int(saved["features"])}
-        saved = {"kind": "random-relu", "input_shape": saved["input_shape"], "options": options}
     return build_map(saved)
 
 
