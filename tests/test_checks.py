@@ -75,9 +75,23 @@ class Forgetful(Finetune):
         return super().score(x) + getattr(self, "shift", 0.0)
 
 
+class Absentminded(Finetune):
+    """Counts its steps, and does not say that it does."""
+
+    def start(self, task: TaskData) -> None:
+        super().start(task)
+        self.steps = 0
+
+    def observe(self, batch: Batch) -> torch.Tensor:
+        self.steps += 1
+        self.optimizer.param_groups[0]["lr"] = 0.1 / self.steps
+        return super().observe(batch)
+
+
 @pytest.mark.parametrize(
     ("broken", "check", "complaint"),
     [
+        (Absentminded, "check_a_task_goes_on_midway", "a task gone on with after 0 epochs and 1 batches: states differ"),
         (Hoarder, "check_keeps_no_data", "training tensors are still alive"),
         (Grower, "check_size", "the state grew by 4 bytes"),
         (Dreamer, "check_predict_is_pure", "global settings"),

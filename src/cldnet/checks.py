@@ -18,7 +18,7 @@ from torch import Tensor
 import cldnet.store as store
 from cldnet.data.arrays import as_inputs
 from cldnet.device import generator
-from cldnet.fit import fit_task, predict_logits
+from cldnet.fit import Midway, fit_task, predict_logits
 from cldnet.footprint import footprint
 from cldnet.labels import LabelTable
 from cldnet.methods.learner import Learner, Setting, TaskData
@@ -70,6 +70,18 @@ def check_state_is_all(make: Make) -> None:
         resumed.load_state(state)
         resumed.eval()
         _assert_same_state(straight, resumed, f"a resumed learner after task {number}")
+
+
+def check_a_task_goes_on_midway(make: Make) -> None:
+    """A task that was broken off after any step, and gone on with from a copy of what was there, ends in the same bits."""
+    straight, before, midways = _taught(make, 1), _state(_taught(make, 1)), list[Midway]()
+    fit_task(straight, _task(1), epochs=2, batch_size=8, on_midway=lambda midway: midways.append(midway()))
+    for midway in midways:
+        resumed = _made(make)
+        resumed.load_state(before)
+        fit_task(resumed, _task(1), epochs=2, batch_size=8, midway=midway)
+        where = f"a task gone on with after {midway.epoch} epochs and {midway.batches} batches"
+        _assert_same_state(straight, resumed, where)
 
 
 def check_predict_is_pure(make: Make) -> None:
@@ -211,6 +223,7 @@ CHECKS: Mapping[str, Callable[[Make], None]] = {
     for check in (
         check_same_seed_same_bits,
         check_state_is_all,
+        check_a_task_goes_on_midway,
         check_predict_is_pure,
         check_learning_stays_inside,
         check_learns,

@@ -19,6 +19,7 @@ from cldnet.data.rows import Rows, Session
 from cldnet.device import resolve_device
 from cldnet.fit import log_tenths
 from cldnet.labels import LabelTable
+from cldnet.midway import MidwayFile
 from cldnet.model import Model, read_backbone
 from cldnet.nets import FeatureMap
 from cldnet.statistics import Statistics
@@ -150,11 +151,22 @@ class CLDNetClassifier(Additive):
         return self
 
     @contextmanager
-    def session(self) -> Iterator[CLDNetClassifier]:
+    def session(
+        self, checkpoint: str | os.PathLike[str] | None = None, every: float = 30.0
+    ) -> Iterator[CLDNetClassifier]:
         """Take data that comes in small pieces as one session.
 
         Within the block, `partial_fit` checks and collects; when the block ends the pieces are learned as one task, exactly
         as if they had come in one call, and dropped. If the block fails, nothing is learned.
+
+        Parameters
+        ----------
+        checkpoint : path-like, optional
+            A file that the session is written to while it is learned. If the process dies, load the model that was saved
+            before, open the session again with the same file and data, and it goes on from there, to the same bits. The file
+            is removed at the end. Until then ``"hbo"`` may have some of the session's last inputs in it, scaled.
+        every : float
+            Seconds between two writings.
 
         Examples
         --------
@@ -167,6 +179,7 @@ class CLDNetClassifier(Additive):
         """
         if self._session is not None:
             raise RuntimeError("A session is open already: end it before the next one begins.")
+        kept = None if checkpoint is None else MidwayFile(checkpoint, every)
         self._session = session = Session(self._table(self._parameters(self._model)[0]))
         try:
             yield self
@@ -174,9 +187,18 @@ class CLDNetClassifier(Additive):
             del self._session
         if session.pieces:
             model = self._model
-            self._swap_in(self._learned(session.rows, *self._parameters(model), model), model)
+            self._swap_in(self._learned(session.rows, *self._parameters(model), model, kept), model)
+            if kept is not None:
+                kept.remove()
 
-    def _learned(self, rows: Rows, structure: Structure, options: dict[str, Any], model: Model | None) -> Model:
+    def _learned(
+        self,
+        rows: Rows,
+        structure: Structure,
+        options: dict[str, Any],
+        model: Model | None,
+        kept: MidwayFile | None = None,
+    ) -> Model:
         """Teach a new model, or a copy of the one that is there."""
         with self._computing():
             if model is None:
@@ -185,7 +207,8 @@ class CLDNetClassifier(Additive):
             else:
                 work = self._copied(model)
             on_step = log_tenths if self.verbose > 1 else None
-            report = work.learn(rows, epochs=self.epochs, batch_size=self.batch_size, on_step=on_step)
+            budget = {"epochs": self.epochs, "batch_size": self.batch_size}
+            report = work.learn(rows, **budget, on_step=on_step, checkpoint=kept)
         if self.verbose:
             _log.info("learned %d rows in %.2f s; %d classes seen", len(rows.y), report.seconds, len(work.labels))
         return work

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,9 +15,10 @@ from torch import Tensor
 from cldnet.device import isolated_rng
 from cldnet.methods.batch import Augmentation
 from cldnet.methods.learner import Learner, TaskData
+from cldnet.methods.running import load_running, running_state
 from cldnet.nets import may_draw
 
-__all__ = ["Progress", "TaskReport", "fit_task", "log_tenths", "portions", "predict_logits"]
+__all__ = ["Midway", "Progress", "TaskReport", "fit_task", "log_tenths", "portions", "predict_logits"]
 
 #: Numbers in a batch of inputs that are only scored.
 _NUMBERS = 1 << 22
@@ -30,6 +32,34 @@ class Progress:
 
     step: int
     steps: int
+
+
+@dataclass(frozen=True)
+class Midway:
+    """A task that is learned in part: all that it takes to go on with it, besides the learner as it was before the task.
+
+    Attributes
+    ----------
+    state, running : mapping of Tensor
+        What the learner keeps, and what it holds in the middle of a task only.
+    order : Tensor
+        The running epoch's order of examples.
+    chance : Tensor
+        State of torch's own generator, which modules such as dropout draw from.
+    losses, total : Tensor
+        Mean losses of the epochs that are finished, and the sum of the running one.
+    epoch, batches : int
+        Epochs that are finished, and batches of the running one.
+    """
+
+    state: Mapping[str, Tensor]
+    running: Mapping[str, Tensor]
+    order: Tensor
+    chance: Tensor
+    losses: Tensor
+    total: Tensor
+    epoch: int
+    batches: int
 
 
 @dataclass(frozen=True)
@@ -49,6 +79,8 @@ def fit_task(
     on_step: Callable[[Progress], None] | None = None,
     on_epoch: Callable[[int], None] | None = None,
     augment: Augmentation | None = None,
+    midway: Midway | None = None,
+    on_midway: Callable[[Callable[[], Midway]], None] | None = None,
 ) -> TaskReport:
     """Teach a learner one task: begin it, observe its batches in a fresh random order each epoch, end it.
 
@@ -68,6 +100,11 @@ def fit_task(
         Given a batch's inputs and the learner's own generator, it returns the inputs to observe, such as a
         `cldnet.data.augment.Augment`. What happens at the task's beginning and end sees the examples as they are.
 
+    midway : Midway, optional
+        Where to go on, with a learner as it was before this very task; the same bits come out as without a break.
+    on_midway : callable, optional
+        Called after every step but the last with a function that gives the task as it stands, if that is wanted.
+
     Examples
     --------
     >>> from cldnet.methods import build_learner
@@ -81,27 +118,51 @@ def fit_task(
     begun = time.perf_counter()
     learner.check_outside()
     epochs = 1 if learner.traits.one_pass else epochs
-    losses: list[float] = []
     batch_size = max(batch_size, learner.min_batch)
-    isolated = isolated_rng(learner.generator, task.x.device) if may_draw(learner) else nullcontext()
-    with isolated:
+    draws = may_draw(learner)
+    with isolated_rng(learner.generator, task.x.device) if draws else nullcontext():
         data = learner.rehearse(task)
         learner.begin_task(task)
-        for epoch in range(epochs):
-            order = torch.randperm(len(data), generator=learner.generator).to(data.x.device)
-            total: Tensor | float = 0.0
-            batches = 0
-            for plain in data.epoch(order, batch_size, epoch, epochs):
+        losses, done = _gone_on(learner, midway, draws)
+        for epoch in range(len(losses), epochs):
+            if midway is None or epoch > midway.epoch:
+                order, total = torch.randperm(len(data), generator=learner.generator), torch.zeros(())
+                done = 0
+            else:
+                order, total = midway.order, midway.total
+            total = total.to(data.x.device)
+            for number, plain in enumerate(data.epoch(order.to(data.x.device), batch_size, epoch, epochs)):
+                if number < done:
+                    continue
                 batch = plain if augment is None else plain.augmented(augment, learner.generator)
                 total = total + learner.observe(batch)
-                batches += 1
                 if on_step is not None:
                     on_step(Progress(batch.step + 1, batch.steps))
-            losses.append(float(total) / batches)
+                if on_midway is not None and batch.step + 1 < batch.steps:
+                    on_midway(partial(_midway, learner, order, losses, total, number + 1))
+            losses.append(float(total) / (number + 1))
             if on_epoch is not None:
                 on_epoch(epoch)
         learner.end_task(task)
     return TaskReport(losses, time.perf_counter() - begun)
+
+
+def _midway(learner: Learner, order: Tensor, losses: list[float], total: Tensor, batches: int) -> Midway:
+    state = {name: tensor.detach().clone() for name, tensor in learner.state_dict().items()}
+    means = torch.tensor(losses, dtype=torch.float64)
+    chance = torch.get_rng_state()
+    return Midway(state, running_state(learner), order, chance, means, total.cpu(), len(losses), batches)
+
+
+def _gone_on(learner: Learner, midway: Midway | None, draws: bool) -> tuple[list[float], int]:
+    """Bring a learner whose task has begun to where it was; tell the losses and the running epoch's batches until then."""
+    if midway is None:
+        return [], 0
+    learner.load_state_dict(dict(midway.state), strict=True)
+    load_running(learner, midway.running)
+    if draws:
+        torch.set_rng_state(midway.chance)
+    return midway.losses.tolist(), midway.batches
 
 
 def predict_logits(learner: Learner, x: Tensor, batch_size: int | None = None, task: int | None = None) -> Tensor:

@@ -24,6 +24,7 @@ from cldnet.math.calibration import Calibration, calibrate, known_probability
 from cldnet.methods import build_learner
 from cldnet.methods.exact import Exact
 from cldnet.methods.learner import Learner, Setting, TaskData
+from cldnet.midway import MidwayFile, fingerprint
 from cldnet.nets import FeatureMap, build_map, is_described
 from cldnet.nets.fingerprint import Fingerprint
 from cldnet.statistics import Statistics, joined
@@ -74,12 +75,22 @@ class Model:
         return twin
 
     def learn(
-        self, rows: Rows, *, epochs: int, batch_size: int, on_step: Callable[[Progress], None] | None
+        self,
+        rows: Rows,
+        *,
+        epochs: int,
+        batch_size: int,
+        on_step: Callable[[Progress], None] | None = None,
+        checkpoint: MidwayFile | None = None,
     ) -> TaskReport:
         """Learn rows as one task. Whoever needs the model as it was has made a copy."""
-        task = self._task(rows, self.labels.learn(rows.y))
+        task, midway = self._task(rows, self.labels.learn(rows.y)), None
+        if checkpoint is not None:
+            learned = (*self.learner.state_dict().values(), task.x, task.y, task.weight)
+            midway = checkpoint.begun(fingerprint(learned, (self.learner.config, epochs, batch_size)))
+        budget: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
         try:
-            report = fit_task(self.learner, task, epochs=epochs, batch_size=batch_size, on_step=on_step)
+            report = fit_task(self.learner, task, **budget, on_step=on_step, midway=midway, on_midway=checkpoint)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not list it
             raise ValueError(_DIVERGED) from error
         kept = [tensor for tensor in self.learner.state_dict().values() if tensor.is_floating_point()]

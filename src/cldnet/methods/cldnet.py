@@ -126,6 +126,7 @@ class CLDNet(Learner):
     """
 
     traits = Traits(rehearsal_free=True, constant_size=True)
+    running = ("hbo_optimizer", "eae_optimizer")
     kinds: ClassVar = {
         "net": "weights",
         "embedding": "weights",

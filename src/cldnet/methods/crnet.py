@@ -79,6 +79,7 @@ class CRNet(Learner):
     config_class = CRNetConfig
     fixed = ("groups", "group_width", "enhanced", "hidden", "sharpness")
     default_backbone = "none"
+    running = ("gram", "moments")
     min_batch = BLOCK
     ranges: ClassVar = {"strength": LogUniform(100.0, 1e5), "sharpness": LogUniform(1.0, 1000.0)}
 

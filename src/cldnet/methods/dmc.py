@@ -65,6 +65,7 @@ class DMC(GradientLearner):
         "initial_head": "initial weights",
     }
     config_class = DMCConfig
+    running: ClassVar = ("optimizer", "_steps")
     ranges: ClassVar = {"lr": LEARNING_RATES, "distil_lr": LogUniform(0.003, 0.3)}
     config: DMCConfig
 

@@ -48,6 +48,7 @@ class GradientLearner(Learner, ABC):
     """A backbone with a linear head of one row a class, trained by SGD on a loss that a method may add to."""
 
     config_class: ClassVar[type[GradientConfig]] = GradientConfig
+    running: ClassVar[tuple[str, ...]] = ("optimizer",)
     config: GradientConfig
     optimizer: torch.optim.Optimizer
 

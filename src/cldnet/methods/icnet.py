@@ -75,6 +75,7 @@ class ICNet(GradientLearner):
     traits = Traits(rehearsal_free=True, constant_size=True)
     kinds: ClassVar = {"net": "weights", "head": "weights", "radius": "intervals"}
     config_class = ICNetConfig
+    running: ClassVar = ("optimizer", "room")
     ranges: ClassVar = {
         "lr": LEARNING_RATES,
         "threshold": Choice((0.5, 0.8, 0.9, 0.95)),

@@ -89,6 +89,8 @@ class Learner(nn.Module, ABC):
     config_class: ClassVar[type[Any]]
     #: Which fields of the configuration are searched when settings are chosen, and where.
     ranges: ClassVar[Mapping[str, Range]] = {}
+    #: Attributes that are there in the middle of a task only; see `cldnet.methods.running`.
+    running: ClassVar[tuple[str, ...]] = ()
     #: Which fields of the configuration are built into the state, and cannot change once the learner is made.
     fixed: ClassVar[tuple[str, ...]] = ()
 

@@ -67,6 +67,7 @@ class PNN(Learner):
     config_class = PNNConfig
     ranges: ClassVar = {"lr": LEARNING_RATES}
     default_backbone = "none"
+    running = ("optimizer",)
 
     optimizer: torch.optim.Optimizer
 

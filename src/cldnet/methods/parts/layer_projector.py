@@ -39,6 +39,7 @@ class LayerProjector(nn.Module):
 
     P: Tensor
     A: Tensor
+    running = ("_updates", "_waiting", "_rows")
     rebuild_every = 1000
     #: Rows that may wait. More make products with the projector dearer, fewer settle it more often.
     settle_every = 32
