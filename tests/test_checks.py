@@ -91,7 +91,11 @@ class Absentminded(Finetune):
 @pytest.mark.parametrize(
     ("broken", "check", "complaint"),
     [
-        (Absentminded, "check_a_task_goes_on_midway", "a task gone on with after 0 epochs and 1 batches: states differ"),
+        (
+            Absentminded,
+            "check_a_task_goes_on_midway",
+            "a task gone on with after 0 epochs and 1 batches: states differ",
+        ),
         (Hoarder, "check_keeps_no_data", "training tensors are still alive"),
         (Grower, "check_size", "the state grew by 4 bytes"),
         (Dreamer, "check_predict_is_pure", "global settings"),
