@@ -163,14 +163,23 @@ def test_the_file_is_plain_safetensors_without_a_training_row(solver: str, tmp_p
             assert row.astype(dtype).tobytes() not in content
 
 
+def test_the_same_model_is_the_same_file(tmp_path: Path) -> None:
+    clf = make("exact").fit(X, Y)
+    for name in ("one", "other"):
+        clf.save(tmp_path / name)
+    CLDNetClassifier.load(tmp_path / "other").save(tmp_path / "again")
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
 def damage(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     """Write the model again with a changed manifest."""
 
     def write(path: Path) -> None:
         tensors, manifest = store.read(path)
         changed = change(manifest)
-        text = changed if isinstance(changed, str) else json.dumps(changed)
-        save_file(tensors, path, metadata={"cldnet": text, "cldnet-digest": store._digest(text, tensors)})
+        if isinstance(changed, dict):
+            changed = json.dumps({**changed, "digest": store._digest(changed, tensors)})
+        save_file(tensors, path, metadata={"cldnet": changed if isinstance(changed, str) else json.dumps(changed)})
 
     return write
 

@@ -20,7 +20,7 @@ __all__ = ["SCHEMA", "read", "write", "write_atomically"]
 
 #: Version of the file's layout.
 SCHEMA = NEWEST
-_KEY, _DIGEST = "cldnet", "cldnet-digest"
+_KEY = "cldnet"  # one entry alone, since safetensors writes several in any order: the same model is the same file
 #: Bytes that are compared at a time.
 _PART = 1 << 20
 #: What to do about the errors that a disk has.
@@ -108,9 +108,10 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], manifest:
     """
     from safetensors.torch import save  # noqa: PLC0415  (only those who save need it)
 
-    text = json.dumps({**manifest, "schema": SCHEMA})
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(contiguous, metadata={_KEY: text, _DIGEST: _digest(text, contiguous)}))
+    said = {**manifest, "schema": SCHEMA}
+    signed = {**said, "digest": _digest(said, contiguous)}
+    write_atomically(path, save(contiguous, metadata={_KEY: json.dumps(signed)}))
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -137,14 +138,14 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         newest = migrate(manifest)
     except ValueError as error:
         raise ValueError(f"{name!r} cannot be read: {error}") from error
-    if version > 1 and header.get(_DIGEST) != _digest(header[_KEY], tensors):  # version 1 had no digest
+    if version > 1 and newest.pop("digest", None) != _digest(newest, tensors):  # version 1 had no digest
         raise ValueError(f"{name!r} holds something else than was written: use the last good copy.")
     return tensors, newest
 
 
-def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """Digest of everything that a file says: the manifest's text, and each tensor's name, type, shape and numbers."""
-    digest = hashlib.sha256(text.encode())
+def _digest(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Digest of everything that a file says: the manifest, and each tensor's name, type, shape and numbers."""
+    digest = hashlib.sha256(json.dumps(manifest).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
