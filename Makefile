@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint quick kill-test clean
+.PHONY: demo test lint quick kill-test crash-test clean
 
 demo: .venv/installed
 	$(BIN)/cldnet demo
@@ -17,6 +17,9 @@ quick: .venv/installed  # the whole way from a specification to a page, in a min
 
 kill-test: .venv/installed  # about ten minutes: a bench that is killed twenty times gives what an unharmed one gives
 	$(BIN)/python tests/bench/kill.py specs/quick.toml --kills 20
+
+crash-test: .venv/installed  # a model that is taught and saved, killed 200 times for each solver: nothing lost, the same bits at the end
+	OMP_NUM_THREADS=1 $(BIN)/python tests/crash.py --kills 200
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from cldnet import CLDNetClassifier, store
@@ -134,7 +132,7 @@ def test_a_file_that_is_not_a_whole_map_is_refused_with_a_sentence(name: str, tm
     save_map(fitted(RandomFourier((4,), 20, seed=3)), path)
     tensors, manifest = store.read(path)
     change(tensors, manifest)
-    save_file(tensors, path, metadata={"cldnet": json.dumps(manifest)})
+    store.write(path, tensors, manifest)
     with pytest.raises(ValueError, match=complaint) as refused:
         load_map(path)
     assert str(refused.value).startswith(f"{str(path)!r} ")

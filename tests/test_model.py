@@ -42,8 +42,8 @@ def test_the_exact_solver_scores_in_float64_and_the_net_in_what_was_asked_for(dt
         assert model.learner.setting.dtype == expected
 
 
-def test_an_older_file_names_a_map_by_its_size() -> None:
-    backbone = read_backbone({"input_shape": [2, 3], "features": 7})
+def test_a_file_names_a_map_by_its_kind_and_size() -> None:
+    backbone = read_backbone({"kind": "random-relu", "input_shape": [2, 3], "options": {"features": 7}})
     assert isinstance(backbone, RandomReLU)
     assert (backbone.input_shape, backbone.out_features) == ((2, 3), 8)
     assert read_backbone("mlp") == "mlp"
