@@ -12,8 +12,11 @@ import torch
 from torch import nn
 
 import cldnet.midway
+import cldnet.store as store
 from cldnet import CLDNetClassifier
-from cldnet.fit import Midway
+from cldnet.fit import Midway, fit_task
+from cldnet.methods import build_learner
+from cldnet.methods.learner import Setting, TaskData
 
 Y = np.arange(60) % 3
 X = np.random.default_rng(0).normal(size=(60, 6)) + 3 * Y[:, None]
@@ -112,6 +115,32 @@ def test_a_file_of_another_session_is_refused(
     with pytest.raises(ValueError, match="belongs to another session"), other.session(tmp_path / "work"):
         other.partial_fit(x, y)
     assert not hasattr(other, "classes_")
+
+
+@pytest.mark.parametrize("method", ["exact", "slda", "crnet"])
+def test_methods_of_one_pass_go_on_midway_too(method: str) -> None:
+    # Their steps are large, so the tasks of check_learner have only one, and nothing to go on from.
+    learner = build_learner(method, Setting((6,), capacity=3, seed=0))
+    x, y = torch.from_numpy(np.tile(X, (60, 1))), torch.from_numpy(np.tile(Y, 60))
+    task, midways = TaskData(x + torch.linspace(0, 1, len(x))[:, None], y), list[Midway]()
+    fit_task(learner, task, epochs=1, batch_size=8, on_midway=lambda midway: midways.append(midway()))
+    assert midways
+    for midway in midways:
+        resumed = build_learner(method, Setting((6,), capacity=3, seed=0))
+        fit_task(resumed, task, epochs=1, batch_size=8, midway=midway)
+        one, other = learner.state_dict(), resumed.state_dict()
+        assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def test_a_session_without_all_of_its_parts_is_refused(power_cut_after: Callable[[int], None], tmp_path: Path) -> None:
+    power_cut_after(3)
+    clf = make()
+    with pytest.raises(PowerCutError), clf.session(tmp_path / "work", every=0):
+        clf.partial_fit(X, Y)
+    tensors, manifest = store.read(tmp_path / "work")
+    store.write(tmp_path / "work", {name: tensor for name, tensor in tensors.items() if name != "order"}, manifest)
+    with pytest.raises(ValueError, match="does not hold a whole session"), clf.session(tmp_path / "work"):
+        clf.partial_fit(X, Y)
 
 
 def test_what_cannot_be_a_checkpoint_is_refused_before_anything_is_learned(tmp_path: Path) -> None:

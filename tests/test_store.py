@@ -178,7 +178,7 @@ def damage(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
         tensors, manifest = store.read(path)
         changed = change(manifest)
         if isinstance(changed, dict):
-            changed = json.dumps({**changed, "digest": store._digest(changed, tensors)})
+            changed = json.dumps({**changed, "digest": store.digest(changed, tensors)})
         save_file(tensors, path, metadata={"cldnet": changed if isinstance(changed, str) else json.dumps(changed)})
 
     return write

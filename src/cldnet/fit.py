@@ -99,7 +99,6 @@ def fit_task(
     augment : callable, optional
         Given a batch's inputs and the learner's own generator, it returns the inputs to observe, such as a
         `cldnet.data.augment.Augment`. What happens at the task's beginning and end sees the examples as they are.
-
     midway : Midway, optional
         Where to go on, with a learner as it was before this very task; the same bits come out as without a break.
     on_midway : callable, optional

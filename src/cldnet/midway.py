@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
 
 import cldnet.store as store
 from cldnet.fit import Midway
 from cldnet.version import __version__
 
-__all__ = ["MidwayFile", "fingerprint"]
+__all__ = ["MidwayFile"]
 
 _KIND = "session"
 _TENSORS = ("order", "chance", "losses", "total")
@@ -43,7 +38,7 @@ class MidwayFile:
         self._call, self._written = "", time.monotonic()
 
     def begun(self, call: str) -> Midway | None:
-        """Find where the call with this fingerprint stands; nowhere if there is no file."""
+        """Find where the call with this digest stands; nowhere if there is no file."""
         self._call, self._written = call, time.monotonic()
         if not self.path.exists():
             return None
@@ -60,8 +55,14 @@ class MidwayFile:
             {key.removeprefix(part): tensor for key, tensor in tensors.items() if key.startswith(part)}
             for part in ("state/", "running/")
         )
-        order, chance, losses, total = (tensors[key] for key in _TENSORS)
-        return Midway(state, running, order, chance, losses, total, int(manifest["epoch"]), int(manifest["batches"]))
+        try:
+            order, chance, losses, total = (tensors[key] for key in _TENSORS)
+            epoch, batches = int(manifest["epoch"]), int(manifest["batches"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name!r} does not hold a whole session ({error}): delete it, and begin again."
+            ) from error
+        return Midway(state, running, order, chance, losses, total, epoch, batches)
 
     def __call__(self, midway: Callable[[], Midway]) -> None:
         """Write the session as it stands, if it is time."""
@@ -85,21 +86,3 @@ class MidwayFile:
     def remove(self) -> None:
         """Remove the file: the session is learned."""
         self.path.unlink(missing_ok=True)
-
-
-def fingerprint(tensors: Iterable[Tensor | None], settings: Any) -> str:
-    """Digest of all that a session's outcome depends on.
-
-    Examples
-    --------
-    >>> fingerprint([torch.zeros(2)], {"epochs": 3}) == fingerprint([torch.zeros(2)], {"epochs": 4})
-    False
-    """
-    digest = hashlib.sha256(repr(settings).encode())
-    for tensor in tensors:
-        if tensor is None:
-            digest.update(b"none")
-            continue
-        digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()

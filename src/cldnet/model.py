@@ -24,7 +24,7 @@ from cldnet.math.calibration import Calibration, calibrate, known_probability
 from cldnet.methods import build_learner
 from cldnet.methods.exact import Exact
 from cldnet.methods.learner import Learner, Setting, TaskData
-from cldnet.midway import MidwayFile, fingerprint
+from cldnet.midway import MidwayFile
 from cldnet.nets import FeatureMap, build_map, is_described
 from cldnet.nets.fingerprint import Fingerprint
 from cldnet.statistics import Statistics, joined
@@ -85,10 +85,11 @@ class Model:
     ) -> TaskReport:
         """Learn rows as one task. Whoever needs the model as it was has made a copy."""
         task, midway = self._task(rows, self.labels.learn(rows.y)), None
-        if checkpoint is not None:
-            learned = (*self.learner.state_dict().values(), task.x, task.y, task.weight)
-            midway = checkpoint.begun(fingerprint(learned, (self.learner.config, epochs, batch_size)))
         budget: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
+        if checkpoint is not None:
+            data = {"x": task.x, "y": task.y} | ({} if task.weight is None else {"weight": task.weight})
+            call = {"config": repr(self.learner.config), **budget}
+            midway = checkpoint.begun(store.digest(call, {**self.learner.state_dict(), **data}))
         try:
             report = fit_task(self.learner, task, **budget, on_step=on_step, midway=midway, on_midway=checkpoint)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not list it

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cldnet.migrations import NEWEST, migrate
 
-__all__ = ["SCHEMA", "read", "write", "write_atomically"]
+__all__ = ["SCHEMA", "digest", "read", "write", "write_atomically"]
 
 #: Version of the file's layout.
 SCHEMA = NEWEST
@@ -110,7 +110,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], manifest:
 
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     said = {**manifest, "schema": SCHEMA}
-    signed = {**said, "digest": _digest(said, contiguous)}
+    signed = {**said, "digest": digest(said, contiguous)}
     write_atomically(path, save(contiguous, metadata={_KEY: json.dumps(signed)}))
 
 
@@ -138,15 +138,21 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         newest = migrate(manifest)
     except ValueError as error:
         raise ValueError(f"{name!r} cannot be read: {error}") from error
-    if version > 1 and newest.pop("digest", None) != _digest(newest, tensors):  # version 1 had no digest
+    if version > 1 and newest.pop("digest", None) != digest(newest, tensors):  # version 1 had no digest
         raise ValueError(f"{name!r} holds something else than was written: use the last good copy.")
     return tensors, newest
 
 
-def _digest(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """Digest of everything that a file says: the manifest, and each tensor's name, type, shape and numbers."""
-    digest = hashlib.sha256(json.dumps(manifest).encode())
+def digest(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """Digest of a manifest, and of each tensor's name, type, shape and numbers: of everything that a file says.
+
+    Examples
+    --------
+    >>> digest({"epochs": 3}, {"a": torch.zeros(2)}) == digest({"epochs": 3}, {"a": torch.zeros(2, 1)})
+    False
+    """
+    found = hashlib.sha256(json.dumps(manifest).encode())
     for name, tensor in sorted(tensors.items()):
-        digest.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        found.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
