@@ -88,6 +88,14 @@ class Absentminded(Finetune):
         return super().observe(batch)
 
 
+class Portraitist(Finetune):
+    """Claims to be rehearsal-free and keeps a row of each task in disguise: scaled, and turned to the other side."""
+
+    def start(self, task: TaskData) -> None:
+        super().start(task)
+        self.register_buffer("portrait", -3 * task.x[7])
+
+
 @pytest.mark.parametrize(
     ("broken", "check", "complaint"),
     [
@@ -97,6 +105,7 @@ class Absentminded(Finetune):
             "a task gone on with after 0 epochs and 1 batches: states differ",
         ),
         (Hoarder, "check_keeps_no_data", "training tensors are still alive"),
+        (Portraitist, "check_stores_nothing_like_a_row", r"vector 0 of portrait is like a row as they are: .* 1\.0000"),
         (Grower, "check_size", "the state grew by 4 bytes"),
         (Dreamer, "check_predict_is_pure", "global settings"),
         (Forgetful, "check_state_is_all", "scores differ"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 import torch
@@ -64,8 +65,16 @@ def replaced(value: float) -> np.ndarray[Any, Any]:
 
 
 BAD_INPUTS: dict[str, tuple[Any, str]] = {
-    "NaN": (replaced(np.nan), "contains NaN"),
-    "infinity": (replaced(np.inf), "contains infinity"),
+    "NaN": (replaced(np.nan), "contains NaN. Drop those rows, or fill the gaps"),
+    "infinity": (replaced(np.inf), "contains infinity.* smaller range"),
+    "gaps in a table": (
+        pd.DataFrame(X).astype("Float64").mask(X > 4),
+        "contains NaN. Drop those rows, or fill the gaps",
+    ),
+    "words in a table": (pd.DataFrame(X).assign(name="x"), "X should hold numbers: leave that column out, or encode"),
+    "masked": (np.ma.masked_array(X, mask=X > 4), "X is a masked array in which .* of 48 values are missing"),
+    "a sparse tensor": (torch.from_numpy(X).to_sparse(), r"X is a tensor that is sparse.*X.to_dense\(\)"),
+    "a tensor without data": (torch.empty(12, 4, device="meta"), "without data; expected plain numbers"),
     "beyond float32": (replaced(1e300), "too large"),
     "one dimension": (X[0], "Expected 2D array"),
     "five dimensions": (np.zeros((12, 2, 2, 2, 2)), "X has shape"),
@@ -78,8 +87,8 @@ BAD_INPUTS: dict[str, tuple[Any, str]] = {
     "images": (X.reshape(12, 2, 2), r"rows of shape \(2, 2\); the model was made for \(4,\)"),
     "strings": ([["a", "b", "c", "d"]] * 12, "numeric"),
     "objects": (np.full((12, 4), object()), "float"),
-    "ragged": ([[1.0, 2.0]] * 11 + [[1.0]], "inhomogeneous"),
-    "complex": (X + 1j, "Complex data not supported"),
+    "ragged": ([[1.0, 2.0]] * 11 + [[1.0]], "inhomogeneous[\\s\\S]*should be equally long"),
+    "complex": (X + 1j, "Complex data not supported[\\s\\S]*Give real numbers"),
     "sparse": (scipy.sparse.csr_matrix(X), "[Ss]parse"),
     "dates": (np.full((12, 4), np.datetime64("2020-01-01")), "number|float|dtype"),
 }
@@ -101,6 +110,11 @@ BAD_CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "no labels": ({"y": None}, "requires y to be passed"),
     "too few labels": ({"y": Y[:5]}, "X has 12 rows and y has 5 labels"),
     "a missing label": ({"y": [None, *Y[1:].tolist()]}, "None or NaN"),
+    "a masked label": ({"y": np.ma.masked_array(Y, mask=Y == 1)}, "y is a masked array in which 4 of 12 values"),
+    "a masked weight": (
+        {"sample_weight": np.ma.masked_array(np.ones(12), mask=Y == 1)},
+        "sample_weight is a masked array in which 4 of 12 values",
+    ),
     "a label that is no number": ({"y": np.where(Y == 0, np.nan, Y)}, "NaN"),
     "mixed labels": ({"y": ["a", *Y[1:].tolist()]}, "mixes labels"),
     "labels of another type": ({"y": [f"c{i}" for i in Y]}, "Labels of type str cannot follow labels of type int"),

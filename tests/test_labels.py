@@ -109,7 +109,8 @@ def test_what_is_no_label_is_refused_with_a_sentence(labels: Any, complaint: str
         ([1, 2], ["a"], "Labels of type str cannot follow labels of type int"),
         ([True], [1], "Labels of type int cannot follow labels of type bool"),
         (["1"], [1], "Labels of type int cannot follow labels of type str"),
-        ([1, 2], [3, 4, 5], "room for 4 classes, 2 are taken and 3 more came: make the model with capacity=8"),
+        ([1, 2], [3, 4, 5], r"room for 4 classes, 2 are taken and 3 more came: clf.extend\(8\) makes room and keeps"),
+        ([], [1, 2, 3, 4, 5], "room for 4 classes, 0 are taken and 5 more came: make the model with capacity=8"),
     ],
 )
 def test_labels_that_do_not_go_with_the_table_leave_it_as_it_was(first: Any, second: Any, complaint: str) -> None:
@@ -182,10 +183,35 @@ def test_a_label_that_is_not_there_cannot_be_retired(label: Any, complaint: str)
     assert table.to_json() == before
 
 
-def test_a_table_of_an_older_file_has_nothing_retired() -> None:
-    table = LabelTable.from_json({"capacity": 4, "kind": "str", "labels": ["b", "a"]})
-    assert table.classes.tolist() == ["a", "b"]
-    assert table.to_json()["retired"] == []
+def test_examples_are_counted_taken_off_and_forgotten_with_their_class() -> None:
+    table = LabelTable(capacity=4)
+    table.learn(["b", "a"])
+    table.tally(["a", "a", "b", "a"])
+    table.tally(["a"], sign=-1)
+    assert table.counts == {"a": 2, "b": 1}
+    again = LabelTable.from_json(table.to_json())
+    assert again.to_json() == table.to_json()
+    again.retire("a")
+    again.learn(["a"])
+    assert again.counts == {"a": 0, "b": 1}
+
+
+def test_what_was_not_counted_stays_unknown() -> None:
+    known, unknown = LabelTable(capacity=4), LabelTable(capacity=4)
+    known.learn(["a", "b"])
+    known.tally(["a", "b"])
+    unknown.learn(["a"])
+    unknown.add_counts({"a": None})
+    known.add_counts(unknown.counts)
+    known.tally(["a", "b"])
+    assert known.counts == {"a": None, "b": 2}
+
+
+@pytest.mark.parametrize("counts", [[1], [1, -2], [1, 2.0], [1, True], [1, "2"]])
+def test_counts_that_cannot_be_are_refused(counts: list[Any]) -> None:
+    state = {"capacity": 4, "kind": "str", "labels": ["b", "a"], "retired": [], "counts": counts}
+    with pytest.raises(ValueError, match="a number of examples a label"):
+        LabelTable.from_json(state)
 
 
 def test_many_unknown_labels_are_named_in_part() -> None:
@@ -207,4 +233,4 @@ def test_many_unknown_labels_are_named_in_part() -> None:
 )
 def test_a_damaged_table_is_refused(state: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        LabelTable.from_json(state)
+        LabelTable.from_json({"retired": [], "counts": [1, 1], **state})

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from cldnet.data.rows import Inputs
-from cldnet.model import Model, read_backbone
+from cldnet.model import Model
+from cldnet.modelfile import read_backbone
 from cldnet.nets import RandomReLU
 from cldnet.structure import Structure
 
@@ -43,10 +44,11 @@ def test_the_exact_solver_scores_in_float64_and_the_net_in_what_was_asked_for(dt
 
 
 def test_a_file_names_a_map_by_its_kind_and_size() -> None:
-    backbone = read_backbone({"kind": "random-relu", "input_shape": [2, 3], "options": {"features": 7}})
+    tensors = {f"features.{name}": each for name, each in RandomReLU((2, 3), 7, seed=0).state_dict().items()}
+    backbone = read_backbone({"kind": "random-relu", "input_shape": [2, 3], "options": {"features": 7}}, tensors)
     assert isinstance(backbone, RandomReLU)
     assert (backbone.input_shape, backbone.out_features) == ((2, 3), 8)
-    assert read_backbone("mlp") == "mlp"
+    assert read_backbone("mlp", {}) == "mlp"
 
 
 def test_a_map_for_other_inputs_is_refused() -> None:

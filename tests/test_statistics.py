@@ -230,7 +230,7 @@ def _put(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda tensor: tensor.flatten().index_fill(0, torch.tensor([0]), value).reshape(tensor.shape)
 
 
-LABELS = {"capacity": 6, "kind": "str", "labels": ["a", "b"], "retired": []}
+LABELS = {"capacity": 6, "kind": "str", "labels": ["a", "b"], "retired": [], "counts": [1, 1]}
 DAMAGE: dict[str, tuple[Callable[[Any, Any], None], str]] = {
     "a class sum that is no number": (_spoil("class_sums", _put(float("nan"))), "class_sums has numbers that are not"),
     "an infinite moment": (
@@ -238,7 +238,7 @@ DAMAGE: dict[str, tuple[Callable[[Any, Any], None], str]] = {
         "second.packed has numbers that are not finite",
     ),
     "a negative square": (_spoil("second.packed", _put(-1e6)), "a sum of squares is negative"),
-    "a negative weight": (_spoil("class_weights", _put(-1.0)), "weights are negative"),
+    "a negative weight": (_spoil("class_weights", _put(-1.0)), "class_weights has negative numbers"),
     "more weight than rows": (_spoil("class_weights", _put(99.0)), "more than all rows"),
     "rows of nothing": (_spoil("rows", torch.zeros_like), "more than all rows"),
     "a class too few": (_spoil("class_sums", lambda t: t[:1]), "class_sums is not what 2 classes"),
@@ -254,12 +254,15 @@ DAMAGE: dict[str, tuple[Callable[[Any, Any], None], str]] = {
     "an unknown gram": (_claim(gram="half"), "gram='half'"),
     "a gram of rank -1": (_claim(gram=-1), "gram=-1"),
     "a label twice": (_claim(labels={**LABELS, "labels": ["a", "a"]}), "names a label twice"),
-    "a label more": (_claim(labels={**LABELS, "labels": ["a", "b", "c"]}), "class_sums is not what 3 classes"),
+    "a label more": (
+        _claim(labels={**LABELS, "labels": ["a", "b", "c"], "counts": [1, 1, 1]}),
+        "class_sums is not what 3 classes",
+    ),
     "a retired label": (_claim(labels={**LABELS, "retired": ["a"]}), "retired"),
     "labels of a strange type": (_claim(labels={**LABELS, "kind": "pickle"}), "unknown type of label"),
     "no labels": (_claim(labels=None), "not subscriptable"),
-    "no inputs": (_claim(inputs={}), "names"),
-    "labels that are no labels": (_claim(fitted_on=[["a"]]), "unhashable"),
+    "no inputs": (_claim(inputs={}), "shape"),
+    "labels that are no labels": (_claim(fitted_on=[["a"]]), "one label a row"),
     "no map": (lambda _, manifest: manifest.pop("map_id"), "map_id"),
 }
 

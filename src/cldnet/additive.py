@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -19,9 +20,11 @@ from cldnet.labels import LabelTable
 from cldnet.model import Model
 from cldnet.nets import FeatureMap
 from cldnet.statistics import Statistics
-from cldnet.structure import Structure
+from cldnet.structure import Structure, check_whole
 
 __all__ = ["Additive", "MapTraceWarning"]
+
+_log = logging.getLogger("cldnet")
 
 
 class MapTraceWarning(UserWarning):
@@ -32,6 +35,8 @@ class Additive(Answers, ABC):
     """The part of `cldnet.CLDNetClassifier` that takes sums out of its model and adds others to it."""
 
     backbone: str | nn.Module
+    capacity: int
+    random_state: Any
     _session: Session | None = None  # of the class, so that __init__ stores its arguments and nothing else
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -124,6 +129,51 @@ class Additive(Answers, ABC):
         self._swap_in(work, model)
         return self
 
+    def extend(self, capacity: int) -> Self:
+        """Make room for more classes. What was learned stays as it is: all scores are the same, bit for bit.
+
+        The exact solver pays with memory alone. Under ``"hbo"`` the vectors of the classes to come are added to those that
+        are there, which do not move: orthogonal to them up to ``embed_dim`` classes, beyond that as far from them as a
+        descent can bring them, which is less far than in a table made at once. `largest_cosine_` and a line on the logger
+        ``cldnet`` say how near two vectors come, and a warning if it is nearer than the model was made for: better to
+        choose ``capacity`` and ``embed_dim`` large from the start.
+
+        Parameters
+        ----------
+        capacity : int
+            The new number of classes that there is room for; it becomes the classifier's parameter ``capacity``.
+
+        Examples
+        --------
+        >>> from cldnet import CLDNetClassifier
+        >>> clf = CLDNetClassifier(capacity=2, random_state=0).fit([[0.0, 0.1], [5.0, 5.1]], ["cat", "dog"])
+        >>> clf.extend(3).partial_fit([[9.0, 0.1]], ["owl"]).classes_
+        array(['cat', 'dog', 'owl'], dtype='<U3')
+        """
+        self._outside_session("extend")
+        check_whole("capacity", capacity)
+        model = self._model
+        if model is None:
+            raise NotFittedError(
+                f"This CLDNetClassifier has learned nothing yet: set_params(capacity={capacity}) is all it takes."
+            )
+        capacity, bound = int(capacity), model.gamma
+        with self._computing():
+            work = self._copied(model).extend(capacity)
+            cosine = work.largest_cosine
+        _log.info("room for %d classes; largest |cosine| between two class vectors %.6f", capacity, cosine)
+        if cosine > bound + 1e-6:  # before the swap: who makes an error of the warning keeps the model as it was
+            warnings.warn(
+                f"With room for {capacity} classes two class vectors have a cosine of {cosine:.4f}, and the model was made for "
+                f"{bound:.4f} at most: such classes are told apart less well. A new model with a larger embed_dim has "
+                "more room.",
+                UserWarning,
+                stacklevel=2,
+            )
+        self._swap_in(work, model)
+        self.capacity = capacity
+        return self
+
     def _begun(self, parts: list[Statistics]) -> Model:
         """Make a model over a map that came fitted, to hold what others have learned."""
         if not (isinstance(self.backbone, FeatureMap) and self.backbone.fitted and parts):
@@ -155,9 +205,19 @@ class Additive(Answers, ABC):
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """On the threads asked for, and in torch's usual mode whatever the caller's: what is made here outlives the call."""
-        with threads(self.n_threads), torch.inference_mode(False), torch.enable_grad():
-            yield
+        """On the threads asked for, and in torch's usual mode whatever the caller's: what is made here outlives the call.
+
+        A generator of the user's own that a call which failed has drawn from is set back.
+        """
+        source = self.random_state
+        drawn_from = source.get_state() if hasattr(source, "get_state") else None
+        try:
+            with threads(self.n_threads), torch.inference_mode(False), torch.enable_grad():
+                yield
+        except BaseException:
+            if drawn_from is not None:
+                source.set_state(drawn_from)
+            raise
 
     def _swap_in(self, work: Model, model: Model | None) -> None:
         if self._model is not model:

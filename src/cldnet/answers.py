@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,12 @@ from cldnet.device import threads
 from cldnet.footprint import Footprint, footprint
 from cldnet.methods.exact import Exact
 from cldnet.model import Model
+from cldnet.modelfile import save_model
 from cldnet.nets import FeatureMap, is_described
 from cldnet.statistics import Statistics
+
+if TYPE_CHECKING:
+    from cldnet.audit import Audit
 
 __all__ = ["Answers"]
 
@@ -124,6 +129,11 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._fitted(AttributeError).labels.classes
 
     @property
+    def largest_cosine_(self) -> float:
+        """Largest |cosine| between the vectors of two classes (Eq. 3); 0 for the exact solver, whose are orthonormal."""
+        return self._fitted(AttributeError).largest_cosine
+
+    @property
     def feature_map_(self) -> FeatureMap:
         """A copy of the exact solver's fitted map: for `cldnet.save_map`, or as ``backbone`` of models to be merged later."""
         model = self._fitted(AttributeError)
@@ -140,9 +150,56 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = self._fitted()
         return footprint(model.learner, labels=len(str(model.labels.to_json()["labels"]).encode()))
 
+    def audit(
+        self,
+        X: Any = None,
+        *,
+        rows: int | None = 2000,
+        random_state: int = 0,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Audit:
+        """Prove the model's promises: bytes after each task, and that nothing stored is a training row in disguise.
+
+        Parameters
+        ----------
+        X : array-like, optional
+            Training rows, as `partial_fit` took them, to compare everything that is kept with: as they are, normalised, cut
+            into patches and in feature space, flips and quarter turns of images included.
+        rows : int or None
+            Compare with so many of them, drawn at random; ``None`` with all.
+        random_state : int
+            Seed of that draw.
+        on_progress : callable, optional
+            Told how many rows are compared, and of how many.
+
+        Returns
+        -------
+        Audit
+            ``print`` it, or take its ``promises``, its ``findings`` and its ``to_json()``;
+            `cldnet.bench.report.write_audit` makes a page of it.
+
+        Examples
+        --------
+        >>> from cldnet import CLDNetClassifier
+        >>> rng = np.random.default_rng(0)
+        >>> X, y = rng.normal(size=(60, 20)), np.repeat(["cat", "dog", "owl"], 20)
+        >>> clf = CLDNetClassifier(random_state=0).partial_fit(X[:40], y[:40]).partial_fit(X[40:], y[40:])
+        >>> audit = clf.audit(X)
+        >>> audit.holds, audit.sizes.constant, audit.revealing
+        (True, True, {})
+        """
+        from cldnet.audit import audit_model  # noqa: PLC0415  (only an audit needs it)
+
+        model = self._fitted()
+        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
+            raise ValueError(f"rows={rows!r} should be a whole number of at least 1, or None for all of X.")
+        x = None if X is None else self._checked(X, model)
+        with threads(self.n_threads):
+            return audit_model(model, x, rows=rows, seed=random_state, on_progress=on_progress)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file (safetensors with a JSON manifest): there whole or not at all."""
-        self._fitted().save(path, {**self.get_params(deep=False), "device": str(self.device)})
+        save_model(self._fitted(), path, {**self.get_params(deep=False), "device": str(self.device)})
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._model is not None

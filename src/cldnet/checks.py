@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import cldnet.store as store
+from cldnet.audit.likeness import compare
 from cldnet.data.arrays import as_inputs
 from cldnet.device import generator
 from cldnet.fit import Midway, fit_task, predict_logits
@@ -25,7 +26,7 @@ from cldnet.methods.learner import Learner, Setting, TaskData
 
 __all__ = ["CHECKS", "Make", "check_learner"]
 
-#: Makes the learner to check for a setting (inputs are vectors of 8 numbers).
+#: Makes the learner to check for a setting (inputs are vectors of 8 numbers, and of 64).
 Make = Callable[[Setting], Learner]
 
 _SHAPE = (8,)
@@ -202,6 +203,18 @@ def check_keeps_no_data(make: Make) -> None:
                 assert not kept.any(), f"{name} holds a training row"
 
 
+def check_stores_nothing_like_a_row(make: Make) -> None:
+    """Nothing that a rehearsal-free learner keeps has a |cosine| beyond 0.99 with a row, in any form in which it met it."""
+    learner = _made(make, (64,))
+    if learner.traits.rehearsal_free:
+        x, y = torch.randn(160, 64, generator=generator(0)), torch.arange(160) // 40  # rows that are unlike each other
+        for chosen in (y < 2, y >= 2):
+            _teach(learner, TaskData(x[chosen], y[chosen]))
+        for found in compare(learner, x):
+            what = f"{found.form} {found.at} of {found.tensor}"
+            assert found.verdict != "revealing", f"{what} is like a row {found.space}: |cosine| {found.largest:.4f}"
+
+
 def check_outside_data(make: Make) -> None:
     """A learner that needs outside data says so before anything changes, and keeps none of it; others refuse it."""
     learner = make(_setting())
@@ -232,20 +245,21 @@ CHECKS: Mapping[str, Callable[[Make], None]] = {
         check_copies_are_apart,
         check_size,
         check_keeps_no_data,
+        check_stores_nothing_like_a_row,
         check_outside_data,
     )
 }
 
 
-def _setting() -> Setting:
-    return Setting(_SHAPE, _CAPACITY, seed=3)
+def _setting(shape: tuple[int, ...] = _SHAPE) -> Setting:
+    return Setting(shape, _CAPACITY, seed=3)
 
 
-def _made(make: Make) -> Learner:
+def _made(make: Make, shape: tuple[int, ...] = _SHAPE) -> Learner:
     """A fresh learner, with inputs from outside the tasks if it learns from such."""
-    learner = make(_setting())
+    learner = make(_setting(shape))
     if learner.traits.outside_data:
-        learner.take_outside(_OUTSIDE)
+        learner.take_outside(4.0 * torch.randn(100, *shape, generator=generator(6)))
     return learner
 
 

@@ -14,14 +14,16 @@ from sklearn.utils import check_random_state
 from torch import nn
 
 import cldnet.store as store
-from cldnet.additive import Additive
 from cldnet.data.rows import Rows, Session
 from cldnet.device import resolve_device
+from cldnet.discreet import Discreet
 from cldnet.fit import log_tenths
 from cldnet.labels import LabelTable
 from cldnet.midway import MidwayFile
-from cldnet.model import Model, read_backbone
+from cldnet.model import Model
+from cldnet.modelfile import load_model, read_backbone
 from cldnet.nets import FeatureMap
+from cldnet.plausible import check_parameters, whole
 from cldnet.statistics import Statistics
 from cldnet.structure import Structure, check_whole, solver_options
 
@@ -30,7 +32,7 @@ __all__ = ["CLDNetClassifier", "merge"]
 _log = logging.getLogger("cldnet")
 
 
-class CLDNetClassifier(Additive):
+class CLDNetClassifier(Discreet):
     """A classifier that learns new classes for ever: it keeps no data, never grows and does not forget.
 
     Parameters
@@ -43,10 +45,11 @@ class CLDNetClassifier(Additive):
         ``"auto"``, a name out of `cldnet.nets.BACKBONES`, a `cldnet.nets.FeatureMap` (fitted or not), or a module of your own
         that maps inputs to vectors. A module is copied; ``"exact"`` freezes it, ``"hbo"`` trains it.
     capacity : int
-        Room for classes. The model's size depends on it, and never on the number of classes seen.
+        Room for classes. The model's size depends on it, and never on the number of classes seen. `extend` makes more room.
     embed_dim : int
         ``"hbo"``: dimension of the class vectors. Up to that many classes are orthogonal; with a larger ``capacity`` their
-        |cosine| is bounded by 0.04, or by 1.6 times the Welch bound where that is more.
+        |cosine| is bounded by 0.04, or by 1.6 times the Welch bound where that is more (and by some more beyond 14 classes
+        a dimension, see `cldnet.math.basis.reachable_gamma`; the table of 10,000 classes takes minutes to make).
     alpha : "gcv" or float
         ``"exact"``: ridge penalty, by default chosen from the sums by generalised cross-validation. ``"hbo"``: the
         projectors' α (Eq. 6) if it is a number; by default 30.
@@ -70,6 +73,8 @@ class CLDNetClassifier(Additive):
     ----------
     classes_ : ndarray
         Labels seen so far, sorted. All scores have their columns in this order.
+    largest_cosine_ : float
+        Largest |cosine| between the vectors of two classes; 0 for ``"exact"``.
 
     Examples
     --------
@@ -187,9 +192,10 @@ class CLDNetClassifier(Additive):
             del self._session
         if session.pieces:
             model = self._model
-            self._swap_in(self._learned(session.rows, *self._parameters(model), model, kept), model)
+            work = self._learned(session.rows, *self._parameters(model), model, kept)
             if kept is not None:
-                kept.remove()
+                kept.remove()  # before the swap: whoever is interrupted here has the model as it was
+            self._swap_in(work, model)
 
     def _learned(
         self,
@@ -209,6 +215,7 @@ class CLDNetClassifier(Additive):
             on_step = log_tenths if self.verbose > 1 else None
             budget = {"epochs": self.epochs, "batch_size": self.batch_size}
             report = work.learn(rows, **budget, on_step=on_step, checkpoint=kept)
+            work = work.noted()
         if self.verbose:
             _log.info("learned %d rows in %.2f s; %d classes seen", len(rows.y), report.seconds, len(work.labels))
         return work
@@ -223,19 +230,18 @@ class CLDNetClassifier(Additive):
         """
         given = {name: value for name, value in (("backbone", backbone), ("device", device)) if value is not None}
         tensors, manifest = store.read(path)
-        try:
+        with whole(path, "a whole model"):
+            if manifest["kind"] != "model":
+                raise ValueError(f"it is a file of another kind, {manifest['kind']!r:.80}")
             parameters = dict(manifest["parameters"])
-            parameters["backbone"] = read_backbone(parameters.get("backbone", "auto"))
+            check_parameters(parameters)
+            parameters["backbone"] = read_backbone(parameters.get("backbone", "auto"), tensors)
             clf = cls(**{**parameters, **given})
             structure, options = clf._parameters(None)
             clf.input_shape = structure.input_shape  # JSON has no tuples
-            clf._model = Model.load(tensors, manifest, structure, options)
+            clf._model = load_model(tensors, manifest, structure, options)
             if backbone is None and isinstance(clf.backbone, FeatureMap) and manifest["fitted_map"]:
                 clf.backbone.load_state_dict(clf._model.exact.features.state_dict())
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise ValueError(
-                f"{os.fspath(path)!r} does not hold a whole model ({error}): use the last good copy."
-            ) from error
         clf._model.learner.to(resolve_device(clf.device))
         return clf
 

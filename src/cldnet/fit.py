@@ -157,10 +157,18 @@ def _gone_on(learner: Learner, midway: Midway | None, draws: bool) -> tuple[list
     """Bring a learner whose task has begun to where it was; tell the losses and the running epoch's batches until then."""
     if midway is None:
         return [], 0
-    learner.load_state_dict(dict(midway.state), strict=True)
-    load_running(learner, midway.running)
-    if draws:
-        torch.set_rng_state(midway.chance)
+    try:
+        if not torch.equal(midway.state["counters"], learner.counters.cpu()):  # they change at a task's ends alone
+            raise ValueError("it counted other tasks or classes")
+        learner.load_state_dict(dict(midway.state), strict=True)
+        load_running(learner, midway.running)
+        if draws:
+            torch.set_rng_state(midway.chance)
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:  # the file may be anybody's
+        why = " ".join(str(error).split())
+        raise ValueError(
+            f"The checkpoint does not go with this session ({why}): delete it, and begin again."
+        ) from error
     return midway.losses.tolist(), midway.batches
 
 

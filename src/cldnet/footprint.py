@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from cldnet.device import tensor_bytes
+import torch
+
+from cldnet.device import tensor_bytes, threads
 from cldnet.methods.learner import Learner
 
-__all__ = ["Footprint", "footprint", "paper_capacity"]
+__all__ = ["Footprint", "Size", "Sizes", "footprint", "multiplications", "paper_capacity"]
 
 _COMMON = {"scale": "input scaling", "counters": "counters", "random": "random state"}
 
@@ -37,6 +40,62 @@ class Footprint:
         return sum(self.bytes.values())
 
 
+class Size(NamedTuple):
+    """Bytes by kind from a task on, and whether they changed because the user asked for it (as by ``extend``)."""
+
+    tasks: int
+    bytes: dict[str, int]
+    asked: bool = False
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many bytes of each kind there were after each task: an entry where they changed, so a constant model has one.
+
+    Examples
+    --------
+    >>> sizes = Sizes().noted(1, {"weights": 80}).noted(2, {"weights": 80}).noted(3, {"weights": 90})
+    >>> sizes.changes
+    (Size(tasks=1, bytes={'weights': 80}, asked=False), Size(tasks=3, bytes={'weights': 90}, asked=False))
+    >>> sizes.constant, Sizes.from_json(sizes.to_json()) == sizes
+    (False, True)
+    """
+
+    changes: tuple[Size, ...] = ()
+
+    @property
+    def constant(self) -> bool:
+        """Whether the size has not changed since it was noted first, other than because the user asked for it."""
+        return all(size.asked for size in self.changes[1:])
+
+    def noted(self, tasks: int, kept: dict[str, int], asked: bool = False) -> Sizes:
+        """Note the bytes by kind after so many tasks."""
+        if self.changes and self.changes[-1].bytes == kept:
+            return self
+        return Sizes((*self.changes, Size(tasks, kept, asked)))
+
+    def to_json(self) -> list[list[Any]]:
+        """Describe the changes in types that JSON has."""
+        return [list(size) for size in self.changes]
+
+    @classmethod
+    def from_json(cls, state: Any) -> Sizes:
+        """Rebuild from `to_json`, checking it as input from a stranger."""
+        try:
+            sizes = tuple(Size(tasks, dict(kept), asked) for tasks, kept, asked in state)
+            sound = all(
+                type(size.asked) is bool and all(type(n) is int and n >= 0 for n in (size.tasks, *size.bytes.values()))
+                for size in sizes
+            )
+        except (TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise ValueError(
+                "The sizes after each task should each have a number of tasks, bytes by kind, and true or false."
+            )
+        return cls(sizes)
+
+
 def footprint(learner: Learner, labels: int = 0) -> Footprint:
     """Count what a learner keeps.
 
@@ -54,6 +113,27 @@ def footprint(learner: Learner, labels: int = 0) -> Footprint:
         part = name.split(".")[0]
         counted[kinds.get(part, part)] += tensor_bytes(tensor)
     return Footprint(dict(counted), sum(p.numel() for p in learner.parameters()), labels)
+
+
+@torch.no_grad()
+def multiplications(learner: Learner, input_shape: tuple[int, ...]) -> int:
+    """Count the multiply-adds that scoring one input takes, in its matrix products and convolutions.
+
+    Examples
+    --------
+    >>> from cldnet.methods import build_learner
+    >>> from cldnet.methods.learner import Setting
+    >>> learner = build_learner("finetune", Setting((4,), capacity=2, seed=0), backbone_options={"widths": (8,)})
+    >>> multiplications(learner, (4,))  # 4 × 8 + 8 × 2
+    48
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415  (only an audit needs it)
+
+    x = torch.zeros(1, *input_shape, device=learner.counters.device)
+    learner.logits(x)  # what is solved once, when it is first needed, is no part of an answer
+    with threads(1), FlopCounterMode(display=False) as counter:  # it does not see other threads
+        learner.logits(x)
+    return int(counter.get_total_flops()) // 2
 
 
 def paper_capacity(learner: Learner, network_at_first: int, seen_at_first: int) -> float:

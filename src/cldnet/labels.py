@@ -26,6 +26,9 @@ class LabelTable:
     array([2])
     >>> table.classes, table.columns
     (array(['ant', 'cat', 'dog'], dtype='<U3'), array([2, 0, 1]))
+    >>> table.tally(["cat", "dog", "cat"])
+    >>> table.counts
+    {'ant': 0, 'cat': 2, 'dog': 1}
     >>> table.retire("cat")
     >>> table.classes, len(table)
     (array(['ant', 'dog'], dtype='<U3'), 3)
@@ -36,6 +39,7 @@ class LabelTable:
         self.kind: str | None = None
         self._row_of: dict[Any, int] = {}
         self._retired: set[Any] = set()
+        self._count_of: dict[Any, int | None] = {}
 
     def __len__(self) -> int:
         """Rows taken, those of retired labels among them."""
@@ -60,21 +64,39 @@ class LabelTable:
         """The labels of `classes` in the order of their rows."""
         return self.classes[self.columns.argsort()]
 
+    @property
+    def counts(self) -> dict[Any, int | None]:
+        """Examples of each label of `classes`, as far as they were counted: files from before did not."""
+        return {label: self._count_of.get(label, 0) for label in self._live}
+
+    def tally(self, labels: Any, sign: int = 1) -> None:
+        """Count examples by their labels, which are in the table already; with ``sign=-1`` take them off again."""
+        for label, count in zip(*np.unique(as_labels(labels), return_counts=True), strict=True):
+            self.add_counts({label.item(): sign * int(count)})
+
+    def add_counts(self, counts: Mapping[Any, int | None]) -> None:
+        """Add numbers of examples by label; a number that is not known leaves none that is."""
+        for label, more in counts.items():
+            known = self._count_of.get(label, 0)
+            self._count_of[label] = None if known is None or more is None else max(0, known + more)
+
     def check(self, labels: Any) -> NDArray[Any]:
         """Return the labels as a clean array, or say what is wrong with them. The table does not change."""
         array = self._same_kind(labels)
         fresh = {label for label in np.unique(array).tolist() if label not in self._row_of}
         if len(self) + len(fresh) > self.capacity:
+            enough = max(2 * self.capacity, len(self) + len(fresh))
+            extend = f"clf.extend({enough}) makes room and keeps what was learned"
             raise ValueError(
                 f"There is room for {self.capacity} classes, {len(self)} are taken and {len(fresh)} more came: "
-                f"make the model with capacity={max(2 * self.capacity, len(self) + len(fresh))} or more."
+                f"{extend if len(self) else f'make the model with capacity={enough} or more'}."
             )
         return array
 
     def _same_kind(self, labels: Any) -> NDArray[Any]:
         array = as_labels(labels)
         kind = _KINDS[array.dtype.kind]
-        if self.kind is not None and kind != self.kind:
+        if len(array) and self.kind is not None and kind != self.kind:  # none at all are of any type
             raise ValueError(
                 f"Labels of type {kind} cannot follow labels of type {self.kind}: a model's labels have one type. "
                 f"Convert y with y.astype({self.kind})."
@@ -97,6 +119,7 @@ class LabelTable:
         """Take a label out of `classes`. Its row stays reserved: if the label is learned again, it gets the same one."""
         self.known_rows([label])
         self._retired.update(as_labels([label]).tolist())
+        self._count_of.update(dict.fromkeys(as_labels([label]).tolist(), 0))
 
     def known_rows(self, labels: Any) -> NDArray[np.int64]:
         """Rows of labels, all of which have to be among `classes`."""
@@ -119,20 +142,29 @@ class LabelTable:
         """Describe the table in types that JSON has."""
         labels = list(self._row_of)
         retired = [label for label in labels if label in self._retired]
-        return {"capacity": self.capacity, "kind": self.kind, "labels": labels, "retired": retired}
+        counts = [self._count_of.get(label, 0) for label in labels]
+        return {"capacity": self.capacity, "kind": self.kind, "labels": labels, "retired": retired, "counts": counts}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> LabelTable:
         """Rebuild a table from `to_json`, checking it as input from a stranger."""
-        table = cls(int(state["capacity"]))
-        labels: Sequence[Any] = state["labels"]
+        capacity, labels = state["capacity"], state["labels"]
+        if type(capacity) is not int or capacity < 1 or not isinstance(labels, list):
+            raise ValueError("The label table should have room for one class or more, and a list of labels.")
+        table = cls(capacity)
         if labels:
             if state["kind"] not in _DTYPES:
                 raise ValueError(f"The label table has an unknown type of label: {state['kind']!r}.")
+            if {type(label).__name__ for label in labels} != {state["kind"]}:
+                raise ValueError(f"The label table has labels that are not of the type {state['kind']!r}.")
             table.learn(np.array(labels, dtype=_DTYPES[state["kind"]]))
         if len(table) != len(labels):
             raise ValueError("The label table names a label twice.")
-        for label in state.get("retired", []):  # older files have none
+        counts: Sequence[Any] = state["counts"]
+        if len(counts) != len(labels) or any(n is not None and (type(n) is not int or n < 0) for n in counts):
+            raise ValueError("The label table should have a number of examples a label, or null where it is not known.")
+        table._count_of = dict(zip(table._row_of, counts, strict=True))
+        for label in state["retired"]:
             table.retire(label)
         return table
 

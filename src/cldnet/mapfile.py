@@ -6,19 +6,21 @@ The file is safetensors with a JSON manifest, as a model's is (`cldnet.store`); 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from math import prod
 
 import torch
-from torch import Tensor
 
 from cldnet import store
 from cldnet.nets import FeatureMap, build_map, is_described
 from cldnet.nets.features import FEATURE_LIMIT
+from cldnet.plausible import check_numbers, check_tensors, whole
 from cldnet.version import __version__
 
 __all__ = ["load_map", "save_map"]
 
 _KIND = "feature map"
+#: Numbers of an input up to which a map is tried.
+_TRIED = 1 << 20
 
 
 def save_map(features: FeatureMap, path: str | os.PathLike[str]) -> None:
@@ -59,31 +61,25 @@ def load_map(path: str | os.PathLike[str]) -> FeatureMap:
     if kind != _KIND:
         hint = " Load it with CLDNetClassifier.load(path)." if kind == "model" else ""
         raise ValueError(f"{name!r} holds a {kind}, not a feature map.{hint}")
-    try:
-        features = build_map(manifest.get("map"))
-        _check_tensors(tensors, features.state_dict())
-    except ValueError as error:
-        raise ValueError(f"{name!r} does not hold a whole feature map ({error}): use the last good copy.") from error
-    features.load_state_dict(tensors)
+    with whole(path, "a whole feature map"):
+        with torch.device("meta"):  # sizes without memory: compared before room is made
+            features = build_map(manifest.get("map"))
+        check_tensors(tensors, features.state_dict())
+        features.to_empty(device="cpu").load_state_dict(tensors)
     if not _computes(features) or features.map_id != manifest.get("map_id"):
         raise ValueError(f"{name!r} holds a feature map with other numbers than were written: use the last good copy.")
     return features
 
 
-def _check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that differ in name, type or shape: loading would convert some of them in silence."""
-    for name in sorted({*found, *expected}):
-        there, due = (tensors.get(name) for tensors in (found, expected))
-        if there is None or due is None or (there.dtype, there.shape) != (due.dtype, due.shape):
-            raise ValueError(f"the numbers of {name!r} do not fit the description")
-
-
 def _computes(features: FeatureMap) -> bool:
-    """Try a map that came from outside on zeros: it is fitted, and gives whole numbers in their limits."""
-    if not features.fitted:
-        return False
+    """Try a map that came from outside on zeros: it is fitted, its numbers can be, and it gives whole ones in their limits."""
     try:
+        check_numbers(features.state_dict())
+        if not features.fitted:
+            return False
+        if prod(features.input_shape) > _TRIED:  # an image may be large, and its map small
+            return True
         h = features(torch.zeros(1, *features.input_shape))
-    except (ArithmeticError, RuntimeError, MemoryError):
+    except (ArithmeticError, RuntimeError, MemoryError, ValueError):
         return False
     return bool((h == h.round()).all()) and float(h.abs().max()) <= FEATURE_LIMIT

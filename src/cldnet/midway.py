@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 import cldnet.store as store
 from cldnet.fit import Midway
+from cldnet.plausible import MODULES, check_numbers, whole
 from cldnet.version import __version__
 
 __all__ = ["MidwayFile"]
 
 _KIND = "session"
+_log = logging.getLogger("cldnet")
 _TENSORS = ("order", "chance", "losses", "total")
 
 
@@ -31,16 +36,20 @@ class MidwayFile:
         if isinstance(every, bool) or not isinstance(every, int | float) or not 0 <= every < float("inf"):
             raise ValueError(f"every={every!r} should be a number of seconds, 0 or more.")
         self.path, self.every = Path(path), every
-        if not self.path.absolute().parent.is_dir():
+        with store.reading(self.path):
+            there = self.path.absolute().parent.is_dir()
+        if not there:
             raise FileNotFoundError(
                 f"There is no folder {os.fspath(self.path.parent)!r} for the checkpoint: make it first."
             )
         self._call, self._written = "", time.monotonic()
 
-    def begun(self, call: str) -> Midway | None:
-        """Find where the call with this digest stands; nowhere if there is no file."""
+    def begun(self, call: str, rows: int | None = None) -> Midway | None:
+        """Find where the call with this digest, of so many rows, stands; nowhere if there is no file."""
         self._call, self._written = call, time.monotonic()
-        if not self.path.exists():
+        with store.reading(self.path):
+            there = self.path.exists()
+        if not there:
             return None
         tensors, manifest = store.read(self.path)
         name = os.fspath(self.path)
@@ -51,18 +60,17 @@ class MidwayFile:
                 f"{name!r} belongs to another session (other data, another model, other settings, or a first session without "
                 "random_state): delete it if that one is not to be gone on with, or name another file."
             )
-        state, running = (
-            {key.removeprefix(part): tensor for key, tensor in tensors.items() if key.startswith(part)}
-            for part in ("state/", "running/")
-        )
-        try:
+        with whole(self.path, "a whole session", "delete it, and begin again"):
+            state, running = (
+                {key.removeprefix(part): tensor for key, tensor in tensors.items() if key.startswith(part)}
+                for part in ("state/", "running/")
+            )
             order, chance, losses, total = (tensors[key] for key in _TENSORS)
-            epoch, batches = int(manifest["epoch"]), int(manifest["batches"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{name!r} does not hold a whole session ({error}): delete it, and begin again."
-            ) from error
-        return Midway(state, running, order, chance, losses, total, epoch, batches)
+            midway = Midway(state, running, order, chance, losses, total, manifest["epoch"], manifest["batches"])
+            if len(tensors) > len(state) + len(running) + len(_TENSORS):
+                raise ValueError("it has something that no session has")
+            _check(midway, rows)
+        return midway
 
     def __call__(self, midway: Callable[[], Midway]) -> None:
         """Write the session as it stands, if it is time."""
@@ -84,5 +92,25 @@ class MidwayFile:
         self._written = time.monotonic()
 
     def remove(self) -> None:
-        """Remove the file: the session is learned."""
-        self.path.unlink(missing_ok=True)
+        """Remove the file: the session is learned, even if the disk will not let go of the file."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning(
+                "The session is learned, but its checkpoint %s could not be removed (%s): delete it before the next session.",
+                self.path,
+                error.strerror or error,
+            )
+
+
+def _check(midway: Midway, rows: int | None) -> None:
+    """Refuse what no session can have come to; whether its state goes with the learner shows when the task has begun."""
+    order, losses = midway.order, midway.losses
+    if not all(type(count) is int and count >= least for count, least in ((midway.epoch, 0), (midway.batches, 1))):
+        raise ValueError(f"it says {midway.epoch!r:.80} epochs and {midway.batches!r:.80} batches")
+    ordered = order.dtype == torch.int64 and order.ndim == 1 and torch.equal(order.sort()[0], torch.arange(len(order)))
+    if not ordered or (rows is not None and len(order) != rows):
+        raise ValueError("its order of rows is none")
+    if (losses.dtype, tuple(losses.shape)) != (torch.float64, (midway.epoch,)) or midway.total.shape != ():
+        raise ValueError(f"it has no loss for each of its {midway.epoch} epochs")
+    check_numbers({**midway.state, "chance": midway.chance}, foreign=MODULES)

@@ -28,8 +28,16 @@ def _from_1(manifest: Manifest) -> Manifest:
     return manifest
 
 
+def _from_2(manifest: Manifest) -> Manifest:
+    """Version 2 did not count the examples of a class, nor note sizes after each task; at first it had nothing retired."""
+    labels = manifest.get("labels")
+    if isinstance(labels, dict) and isinstance(labels.get("labels"), list):
+        manifest = {**manifest, "labels": {"retired": [], **labels, "counts": [None] * len(labels["labels"])}}
+    return {**manifest, "stream": {"tasks": None, "sizes": []}} if manifest.get("kind") == "model" else manifest
+
+
 #: From each version to the next.
-MIGRATIONS: Mapping[int, Callable[[Manifest], Manifest]] = {1: _from_1}
+MIGRATIONS: Mapping[int, Callable[[Manifest], Manifest]] = {1: _from_1, 2: _from_2}
 #: Version of the layout that is written now.
 NEWEST = max(MIGRATIONS) + 1
 
@@ -40,11 +48,11 @@ def migrate(manifest: Mapping[str, Any]) -> Manifest:
     Examples
     --------
     >>> migrate({"schema": 1, "labels": {}})["schema"], migrate({"schema": 1})["kind"]
-    (2, 'model')
+    (3, 'model')
     >>> migrate({"schema": 99})
     Traceback (most recent call last):
     ...
-    ValueError: it has layout 99, and this version reads 1 to 2: install a newer cldnet.
+    ValueError: it has layout 99, and this version reads 1 to 3: install a newer cldnet.
     """
     manifest = dict(manifest)
     version = manifest.get("schema")

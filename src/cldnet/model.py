@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,28 +18,38 @@ import cldnet.store as store
 from cldnet.data.rows import Inputs, Rows
 from cldnet.device import resolve_dtype
 from cldnet.fit import Progress, TaskReport, fit_task, portions, predict_logits
+from cldnet.footprint import Sizes, footprint
 from cldnet.labels import LabelTable
+from cldnet.math.basis import largest_cosine
 from cldnet.math.calibration import Calibration, calibrate, known_probability
 from cldnet.methods import build_learner
+from cldnet.methods.cldnet import CLDNet
 from cldnet.methods.exact import Exact
 from cldnet.methods.learner import Learner, Setting, TaskData
 from cldnet.midway import MidwayFile
-from cldnet.nets import FeatureMap, build_map, is_described
-from cldnet.nets.fingerprint import Fingerprint
+from cldnet.nets import FeatureMap, is_described
 from cldnet.statistics import Statistics, joined
-from cldnet.structure import SOLVERS, Structure
-from cldnet.version import __version__
+from cldnet.structure import SOLVERS, Structure, check_room
 
-__all__ = ["Model", "read_backbone"]
+__all__ = ["Model"]
 
-_DIVERGED = "Learning diverged: the numbers are no numbers any more. Lower lr, or look for enormous values in X."
+_DIVERGED = (
+    "Learning diverged: the numbers are no numbers any more. Lower lr, raise alpha if it is tiny, or look for enormous values "
+    "in X."
+)
+
+
+_NO_SCORES = (
+    "Scores are no numbers for some rows: look for enormous values in X, or load the last good copy of the model."
+)
 
 
 @dataclass(frozen=True)
 class Model:
     """A learner, its labels, and what is known of the inputs that it was begun with.
 
-    ``borrowed`` has the labels of merged models that the map was fitted on, which the learner itself cannot know.
+    ``borrowed`` has the labels of merged models that the map was fitted on, which the learner itself cannot know; ``sizes``
+    how many bytes there were after each task.
     """
 
     learner: Learner
@@ -49,6 +58,7 @@ class Model:
     seed: int
     inputs: Inputs
     borrowed: frozenset[Any] = frozenset()
+    sizes: Sizes = Sizes()
 
     @classmethod
     def build(cls, structure: Structure, options: Mapping[str, Any], *, seed: int, inputs: Inputs) -> Model:
@@ -60,11 +70,15 @@ class Model:
         dtype = torch.float64 if structure.solver == "exact" else resolve_dtype(structure.dtype)
         if isinstance(backbone, FeatureMap) and is_described(backbone) and backbone.input_shape != shape:
             raise ValueError(f"The feature map takes inputs of shape {backbone.input_shape}, and X has {shape}.")
+        if structure.solver == "hbo":
+            check_room(structure.capacity, structure.embed_dim * torch.float64.itemsize)
         try:
             learner = build_learner(
                 SOLVERS[structure.solver], Setting(shape, structure.capacity, seed, dtype), options, backbone
             )
-        except RuntimeError as error:  # out of the user's module
+        except RuntimeError as error:  # out of the user's module, or out of memory
+            if "allocate" in str(error):
+                raise ValueError(f"There is no memory for capacity={structure.capacity}: ask for less.") from error
             raise ValueError(f"The backbone does not take inputs of shape {shape}: {error}") from error
         return cls(learner, LabelTable(structure.capacity), structure, seed, inputs)
 
@@ -89,7 +103,7 @@ class Model:
         if checkpoint is not None:
             data = {"x": task.x, "y": task.y} | ({} if task.weight is None else {"weight": task.weight})
             call = {"config": repr(self.learner.config), **budget}
-            midway = checkpoint.begun(store.digest(call, {**self.learner.state_dict(), **data}))
+            midway = checkpoint.begun(store.digest(call, {**self.learner.state_dict(), **data}), len(task))
         try:
             report = fit_task(self.learner, task, **budget, on_step=on_step, midway=midway, on_midway=checkpoint)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not list it
@@ -99,12 +113,35 @@ class Model:
             kept.append(self.learner.logits(task.x[:64]))
         if not all(_finite(tensor) for tensor in kept):
             raise ValueError(_DIVERGED)
+        self.labels.tally(rows.y)
         return report
+
+    def noted(self, asked: bool = False) -> Model:
+        """Note how large the model is now, after a task, or after the user asked for another size."""
+        return replace(self, sizes=self.sizes.noted(self.learner.tasks, footprint(self.learner).bytes, asked))
+
+    def extend(self, capacity: int) -> Model:
+        """Make room for more classes. Whoever needs the model as it was has made a copy."""
+        check_room(capacity, self.learner.class_width * torch.float64.itemsize)
+        self.learner.extend(capacity)
+        self.labels.capacity = capacity
+        return replace(self, structure=replace(self.structure, capacity=capacity)).noted(asked=True)
+
+    @cached_property
+    def largest_cosine(self) -> float:
+        """Largest |cosine| between two class vectors. Those of the exact solver are orthonormal by construction."""
+        return largest_cosine(self.learner.basis) if isinstance(self.learner, CLDNet) else 0.0
+
+    @property
+    def gamma(self) -> float:
+        """Bound of Eq. 3 that the class vectors were made for."""
+        return self.learner.config.gamma if isinstance(self.learner, CLDNet) else 0.0
 
     def forget(self, rows: Rows) -> None:
         """Take rows out again. A class without any weight left leaves the labels; its row stays reserved."""
         numbers = self.labels.known_rows(rows.y)
         self.exact.forget(self._task(rows, numbers))
+        self.labels.tally(rows.y, sign=-1)
         weights = self.exact.class_weights.cpu()
         for label, row in dict(zip(rows.y.tolist(), numbers.tolist(), strict=True)).items():
             if weights[row] == 0:
@@ -116,19 +153,36 @@ class Model:
         self.exact.forget_class(int(row))
         self.labels.retire(label)
 
+    def join_classes(self, labels: Sequence[Any], into: Any) -> None:
+        """Make the examples of some classes those of another one."""
+        (row,) = self.labels.learn([into])
+        self.exact.join(self.labels.known_rows(labels).tolist(), int(row))
+        counts = self.labels.counts
+        for label in labels:
+            self.labels.retire(label)
+            self.labels.add_counts({into: counts[label]})
+
+    def add_noise(self, labels: Iterable[Any], deviation: float, source: torch.Generator) -> None:
+        """Move all examples of each class by one random vector of that deviation."""
+        for row in self.labels.known_rows(list(labels)).tolist():
+            noise = torch.randn(self.exact.class_width, generator=source, dtype=torch.float64) * deviation
+            self.exact.move(row, noise.to(self.device))
+
     def absorb(self, other: Statistics) -> Model:
         """Add sums that were made over the same map, or say why they do not add up."""
         self.statistics.check_addable(other)
         rows = torch.from_numpy(self.labels.learn(other.labels.by_row)).to(self.device)
         self.exact.absorb({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, rows)
+        self.labels.add_counts(other.labels.counts)
         inputs = joined(self.inputs, other.inputs)
-        return replace(self, inputs=inputs, borrowed=self.borrowed | other.fitted_on)
+        return replace(self, inputs=inputs, borrowed=self.borrowed | other.fitted_on).noted()
 
     @property
     def statistics(self) -> Statistics:
         """The model's sums; the large ones share its memory, so whoever changes them has to make a copy."""
         table = LabelTable(self.structure.capacity)
         table.learn(self.labels.by_row)
+        table.add_counts(self.labels.counts)
         sums, live = self.exact.sums(), torch.from_numpy(np.sort(self.labels.columns)).to(self.device)
         sums |= {name: sums[name][live] for name in ("class_sums", "class_weights")}
         tensors = {name: tensor.detach().cpu() for name, tensor in sums.items()}
@@ -170,6 +224,8 @@ class Model:
         """Scores of inputs, one column a label, in the labels' sorted order."""
         logits = predict_logits(self.learner, x.to(self.device))
         scores: NDArray[np.float64] = logits[:, torch.from_numpy(self.labels.columns)].double().cpu().numpy()
+        if not np.isfinite(scores).all():
+            raise ValueError(_NO_SCORES)
         return scores
 
     def known(self, x: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -199,72 +255,6 @@ class Model:
     def device(self) -> torch.device:
         """Where the learner computes."""
         return self.learner.counters.device
-
-    def save(self, path: str | os.PathLike[str], parameters: Mapping[str, Any]) -> None:
-        """Write the model to one file, with the parameters of the classifier that holds it."""
-        mark, backbone = None, self.structure.backbone
-        built = {name: getattr(self.structure, name) for name in self.structure.__dataclass_fields__}
-        parameters = {**parameters, **built, "random_state": self.seed}
-        if isinstance(backbone, FeatureMap) and is_described(backbone):
-            parameters["backbone"] = backbone.describe()
-        elif isinstance(backbone, nn.Module):
-            assert self.learner.backbone is not None
-            mark = Fingerprint.of(self.learner.backbone, self.inputs.shape).to_json()
-            del parameters["backbone"]
-        manifest = {
-            "kind": "model",
-            "version": __version__,
-            "parameters": {
-                name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()
-            },
-            "labels": self.labels.to_json(),
-            "inputs": self.inputs.to_json(),
-            "fingerprint": mark,
-            "borrowed": sorted(self.borrowed),
-            "fitted_map": isinstance(backbone, FeatureMap) and bool(backbone.fitted),
-        }
-        store.write(path, self.learner.state_dict(), manifest)
-
-    @classmethod
-    def load(
-        cls,
-        tensors: Mapping[str, Tensor],
-        manifest: Mapping[str, Any],
-        structure: Structure,
-        options: Mapping[str, Any],
-    ) -> Model:
-        """Rebuild a model from what `save` wrote, over the user's module if it was made over one."""
-        mark = None if manifest["fingerprint"] is None else Fingerprint.from_json(manifest["fingerprint"])
-        backbone = structure.backbone
-        if mark is None and isinstance(backbone, nn.Module) and not is_described(backbone):
-            raise ValueError("This model has a backbone of the library's own: load it without backbone.")
-        if mark is not None:
-            if not isinstance(backbone, nn.Module):
-                raise ValueError(
-                    "This model was made over a module of your own: load(path, backbone=module) needs one of the same make."
-                )
-            mark.check_names(backbone)
-        seed = manifest["parameters"]["random_state"]
-        model = cls.build(structure, options, seed=seed, inputs=Inputs.from_json(manifest["inputs"]))
-        model.learner.load_state(tensors)
-        model.learner.eval()
-        if mark is not None and model.learner.backbone is not None:
-            mark.check_output(model.learner.backbone)
-        borrowed = frozenset(manifest["borrowed"])
-        return replace(model, labels=LabelTable.from_json(manifest["labels"]), borrowed=borrowed)
-
-
-def read_backbone(saved: Any) -> str | nn.Module:
-    """Make the backbone that a file names: a map of ours comes with its make and size, and its numbers are read afterwards.
-
-    Examples
-    --------
-    >>> read_backbone({"kind": "random-relu", "input_shape": [2], "options": {"features": 8}}).out_features
-    9
-    """
-    if not isinstance(saved, Mapping):
-        return str(saved)
-    return build_map(saved)
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -15,6 +15,7 @@ from cldnet.data.rows import Inputs
 from cldnet.labels import LabelTable
 from cldnet.methods.parts.moments import SecondMoments, moments_for
 from cldnet.methods.parts.sums import moments_from
+from cldnet.plausible import check_numbers, read_labels, whole
 from cldnet.version import __version__
 
 __all__ = ["Statistics", "joined"]
@@ -108,25 +109,27 @@ class Statistics:
         self.check_addable(other)
         labels = _room_for_both(self.labels, other.labels)
         rows = torch.from_numpy(labels.learn(other.labels.by_row))
-        second = self._second()
+        second = copy.deepcopy(
+            self._second()
+        )  # and all is made before any of it is put in place: a failure leaves no half
         second.merge(other._second())
         sums = _grown(self.tensors["class_sums"], len(labels)).index_add_(0, rows, other.tensors["class_sums"])
         weights = _grown(self.tensors["class_weights"], len(labels)).index_add_(0, rows, other.tensors["class_weights"])
-        self.tensors = {
+        tensors = {
             **{_SECOND + name: tensor for name, tensor in second.state_dict().items()},
             "class_sums": sums,
             "class_weights": weights,
             "rows": self.tensors["rows"] + other.tensors["rows"],
         }
-        self.labels, self.inputs = labels, joined(self.inputs, other.inputs)
-        self.fitted_on = self.fitted_on | other.fitted_on
+        labels.add_counts(other.labels.counts)
+        inputs, fitted_on = joined(self.inputs, other.inputs), self.fitted_on | other.fitted_on
+        self.tensors, self.labels, self.inputs, self.fitted_on = tensors, labels, inputs, fitted_on
         return self
 
     def __add__(self, other: Statistics) -> Statistics:
         if not isinstance(other, Statistics):
             return NotImplemented
-        self.check_addable(other)
-        total = copy.deepcopy(self)
+        total = copy.copy(self)  # adding makes all parts anew
         total += other
         return total
 
@@ -152,20 +155,13 @@ class Statistics:
         tensors, manifest = store.read(path)
         if manifest.get("kind") != _KIND:
             raise ValueError(f"{os.fspath(path)!r} holds no statistics: read a model with CLDNetClassifier.load.")
-        try:
-            stats = cls(
-                str(manifest["map_id"]),
-                manifest["gram"],
-                Inputs.from_json(manifest["inputs"]),
-                LabelTable.from_json(manifest["labels"]),
-                tensors,
-                frozenset(manifest["fitted_on"]),
-            )
+        with whole(path, "whole statistics"):
+            map_id, gram, labels = manifest["map_id"], manifest["gram"], LabelTable.from_json(manifest["labels"])
+            if not isinstance(map_id, str):
+                raise ValueError(f"{map_id!r:.80} is no feature map's id")
+            inputs, fitted_on = Inputs.from_json(manifest["inputs"]), read_labels(manifest["fitted_on"], labels)
+            stats = cls(map_id, gram, inputs, labels, tensors, fitted_on)
             _check(stats)
-        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError) as error:
-            raise ValueError(
-                f"{os.fspath(path)!r} does not hold whole statistics ({error}): use the last good copy."
-            ) from error
         return stats
 
 
@@ -183,9 +179,9 @@ def joined(first: Inputs, second: Inputs) -> Inputs:
         )
     if first.names is not None and second.names is not None and first.names != second.names:
         raise ValueError("The models' columns have other names, or another order: name and order columns alike.")
-    kind = torch.uint8 if second.pixels else torch.float64
+    kind, pixel = torch.uint8 if second.pixels else torch.float64, (1,) * len(first.shape)
     try:
-        first.check(torch.full((1, *second.shape), second.largest, dtype=torch.float64).to(kind))
+        replace(first, shape=pixel).check(torch.full((1, *pixel), second.largest, dtype=torch.float64).to(kind))
     except ValueError as error:
         raise ValueError(
             f"The models learned inputs in different ranges, with X of the other model: {error}"
@@ -197,6 +193,8 @@ def joined(first: Inputs, second: Inputs) -> Inputs:
 def _check(stats: Statistics) -> None:
     """Refuse what no model can have summed."""
     tensors, count = stats.tensors, len(stats.labels)
+    if stats.width > max(tensor.numel() for tensor in tensors.values()):
+        raise ValueError(f"{stats.width} features have more second moments than it has")  # and take hours to count
     with torch.device("meta"):  # shapes without memory
         second = moments_for(stats.gram, stats.width).state_dict()
     shapes = {_SECOND + name: tuple(tensor.shape) for name, tensor in second.items()}
@@ -207,12 +205,9 @@ def _check(stats: Statistics) -> None:
         raise ValueError(f"{wrong[0]} is not what {count} classes and gram={stats.gram!r} would have summed")
     if len(stats.labels.classes) != count:
         raise ValueError("a retired label has a row")
-    for name, tensor in tensors.items():
-        if not all(bool(torch.isfinite(part).all()) for part in tensor.flatten().split(1 << 20)):
-            raise ValueError(f"{name} has numbers that are not finite")
-    total = float(tensors["class_weights"].sum())
-    if bool((tensors["class_weights"] < 0).any()) or total > stats.rows * (1 + 1e-9):
-        raise ValueError("the classes' weights are negative, or more than all rows")
+    check_numbers(tensors)
+    if float(tensors["class_weights"].sum()) > stats.rows * (1 + 1e-9):
+        raise ValueError("the classes' weights are more than all rows")
     moments = stats._second()
     if moments.least_diagonal() < -1e-9 * moments.energy:  # what was subtracted may leave rounding
         raise ValueError("a sum of squares is negative")

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from cldnet.data.memory import memory_limit
 from cldnet.device import resolve_dtype
 from cldnet.math.basis import reachable_gamma
 from cldnet.methods.parts.alpha import ConstantAlpha
 from cldnet.methods.parts.moments import check_gram
 
-__all__ = ["SOLVERS", "Structure", "check_whole", "solver_options"]
+__all__ = ["SOLVERS", "Structure", "check_room", "check_whole", "solver_options"]
 
 #: The method behind each solver's name.
 SOLVERS: Mapping[str, str] = {"exact": "exact", "hbo": "cldnet"}
+
+_LARGEST_RATE = 3e38  # that float32 can hold
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,11 @@ class Structure:
         for name in self.__dataclass_fields__:
             then, value = getattr(self, name), getattr(now, name)
             if value is not then and value != then:
+                larger = name == "capacity" and value > then
+                keep = f" and call clf.extend({value}), which makes room and keeps what was learned" if larger else ""
                 raise ValueError(
                     f"{name} was {then!r} when the model was made and is {value!r} now. "
-                    "Set it back, or call fit to begin anew."
+                    f"Set it back{keep}, or call fit to begin anew."
                 )
 
 
@@ -76,6 +81,24 @@ def check_whole(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r} should be a whole number of at least 1.")
 
 
+def check_room(capacity: int, class_bytes: int) -> None:
+    """Refuse room for more classes than memory has room for, before the system ends the process for it.
+
+    Examples
+    --------
+    >>> check_room(10**15, class_bytes=8000)
+    Traceback (most recent call last):
+    ...
+    ValueError: capacity=1000000000000000 takes 8e+09 GB, and one table may take ... CLDNET_MEMORY_SHARE sets another share.
+    """
+    size, most = capacity * class_bytes, memory_limit()
+    if size > most:
+        raise ValueError(
+            f"capacity={capacity} takes {size / 1e9:.3g} GB, and one table may take {most / 1e9:.3g} GB of this machine's "
+            "memory: ask for less. CLDNET_MEMORY_SHARE sets another share."
+        )
+
+
 def solver_options(structure: Structure, *, lr: float, alpha: float | str) -> dict[str, Any]:
     """Translate a classifier's parameters into the configuration of its solver's method.
 
@@ -84,8 +107,8 @@ def solver_options(structure: Structure, *, lr: float, alpha: float | str) -> di
     >>> solver_options(Structure("exact", "auto", 8, 10, None, "float32"), lr=0.1, alpha="gcv")
     {'alpha': 'gcv', 'gram': 'full', 'products': 'float32'}
     """
-    if not (isinstance(lr, int | float | np.number) and 0 < lr < float("inf")):
-        raise ValueError(f"lr={lr!r} should be a positive number.")
+    if not (isinstance(lr, int | float | np.number) and 0 < lr <= _LARGEST_RATE):
+        raise ValueError(f"lr={lr!r} should be a positive number, {_LARGEST_RATE:g} at most.")
     number = isinstance(alpha, int | float | np.number) and 0 < alpha < float("inf")
     if alpha != "gcv" and not number:
         raise ValueError(f"alpha={alpha!r} should be 'gcv' or a positive number.")

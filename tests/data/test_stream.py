@@ -185,7 +185,7 @@ def test_a_validation_part_divides_the_training_part_and_never_holds_a_test_row(
 
 X, Y = arrays()
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "labels too few": ({"y": Y[:3]}, "y has 3 labels; expected one for each of the 40 rows"),
+    "labels too few": ({"y": Y[:3]}, "X has 40 rows and y has 3 labels"),
     "labels missing": ({"y": [None] * 40}, "None or NaN"),
     "labels mixed": ({"y": [1, "a"] * 20}, "mixes labels"),
     "NaN": ({"X": np.full((40, 3), np.nan)}, "contains NaN"),

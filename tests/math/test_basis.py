@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cldnet.math.basis import basis_vectors, largest_cosine, welch_bound
+from cldnet.math.basis import basis_vectors, extend_basis, largest_cosine, reachable_gamma, welch_bound
 
 relaxed = settings(deadline=None, max_examples=50)
 seeds = st.integers(0, 2**31 - 1)
@@ -206,3 +206,58 @@ def test_bad_arguments_are_refused_with_a_sentence(arguments, words):
 def test_a_bad_size_has_no_welch_bound():
     with pytest.raises(ValueError, match="must both be at least 1"):
         welch_bound(0, 3)
+
+
+# More vectors
+
+
+@relaxed
+@given(st.integers(1, 12), st.integers(0, 30), st.integers(2, 12), st.integers(0, 5))
+def test_vectors_are_added_without_moving_those_that_are_there(old, more, dim, seed):
+    table = quiet_table(old, dim, min(0.99, reachable_gamma(old, dim)), seed=seed)
+    count = old + more
+    longer = extend_basis(table, count, reachable_gamma(count, dim), seed=seed, max_steps=60)
+    assert longer.shape == (count, dim)
+    assert torch.equal(longer[:old], table)
+    torch.testing.assert_close(longer.norm(dim=1), torch.ones(count), rtol=0, atol=1e-6)
+    assert largest_cosine(longer) >= welch_bound(count, dim) - 1e-6
+    if count <= dim:
+        assert largest_cosine(longer) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("old", "count", "dim", "factor"),
+    [
+        (16, 17, 16, 1.01),
+        (64, 80, 64, 1.05),
+        (10, 100, 50, 1.6),
+        (100, 200, 50, 1.6),
+        (300, 400, 50, 1.7),
+        (5, 8, 16, 0),
+    ],
+)
+def test_vectors_that_are_added_keep_away_from_the_others(old, count, dim, factor):
+    table = basis_vectors(old, dim, reachable_gamma(old, dim))
+    # Beside a whole basis no vector has all its cosines below 1/√dim.
+    bound = max(welch_bound(count, dim), dim**-0.5 if old == dim else 0.0)
+    assert largest_cosine(extend_basis(table, count, reachable_gamma(count, dim))) <= factor * bound + 1e-6
+
+
+def test_the_seed_alone_decides_on_vectors_that_are_added():
+    for old, counts in ((4, (6, 8)), (12, (16, 20))):
+        table = quiet_table(old, 8, 0.5)
+        state = torch.get_rng_state()
+        longer = extend_basis(table, counts[0], 0.5, seed=3)
+        assert torch.equal(longer, extend_basis(table, counts[0], 0.5, seed=3))
+        assert not torch.allclose(longer, extend_basis(table, counts[0], 0.5, seed=4), atol=1e-2)
+        assert torch.equal(torch.get_rng_state(), state)
+        # With one seed for all, what is added the second time is not what was added the first time.
+        longest = extend_basis(longer, counts[1], 0.5, seed=3)
+        assert largest_cosine(longest) < 0.9
+
+
+def test_a_table_is_not_cut():
+    table = basis_vectors(5, 8)
+    assert torch.equal(extend_basis(table, 5), table)
+    with pytest.raises(ValueError, match="count=4 is less than the 5 vectors that are there"):
+        extend_basis(table, 4)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from cldnet.device import generator
 from cldnet.fit import fit_task
 from cldnet.math import hsic
+from cldnet.math.basis import basis_vectors
 from cldnet.methods import build_learner
 from cldnet.methods.cldnet_paper import CLDNetPaperConfig
 from cldnet.methods.config import config_from_json, config_to_json
@@ -516,3 +517,60 @@ def test_taking_both_steps_together_skips_what_the_loss_does_not_use():
     learner = build_learner("cldnet-paper", Setting((12,), 8, 0), {"embed_dim": 16, "steps": Together()}, Auxiliary())
     fit_task(learner, blobs([0, 1]), epochs=2, batch_size=16)
     assert torch.isfinite(learner.logits(blobs([0, 1]).x)).all()
+
+
+# The table of class vectors
+
+
+def test_the_table_is_made_when_the_first_task_begins_and_never_by_loading(monkeypatch):
+    learner, other = (make(method="cldnet", widths=(8,), embed_dim=5, gamma=0.5) for _ in range(2))
+    assert learner.basis.shape == (0, 5)
+    assert learner.logits(blobs([0]).x).shape == (40, 0)
+    fit_task(learner, blobs([0, 1]), epochs=1, batch_size=16)
+    assert torch.equal(learner.basis, basis_vectors(8, 5, gamma=learner.config.gamma, seed=0))
+
+    def forbidden(*_, **__):
+        raise AssertionError("a table was made")
+
+    monkeypatch.setattr("cldnet.methods.cldnet.basis_vectors", forbidden)
+    other.load_state(learner.state_dict())
+    assert torch.equal(state_of(other), state_of(learner))
+    fit_task(other, blobs([2]), epochs=1, batch_size=16)
+    fresh = make(method="cldnet", widths=(8,), embed_dim=5, gamma=0.5)
+    other.load_state(fresh.state_dict())  # one that has learned nothing has no table either
+    assert other.basis.shape == (0, 5)
+
+
+def test_a_bound_that_cannot_be_kept_is_refused_before_any_table_is_made():
+    with pytest.raises(ValueError, match=r"cannot keep gamma=0\.1"):
+        make(method="cldnet", embed_dim=4, gamma=0.1)
+
+
+@pytest.mark.parametrize("shape", [(8, 4), (7, 5), (0, 4), (40,)])
+def test_a_table_of_another_shape_is_refused(shape):
+    learner = make(method="cldnet", embed_dim=5, gamma=0.5)
+    with pytest.raises(ValueError, match=r"class vectors of shape .* has \(8, 5\)"):
+        learner.load_state({**learner.state_dict(), "basis": torch.zeros(shape)})
+
+
+@pytest.mark.parametrize("method", ["cldnet", "cldnet-paper", "cldnet-hybrid", "exact", "slda"])
+def test_room_for_more_classes_leaves_all_scores_as_they_are(method):
+    options = {"embed_dim": 16} if method.startswith("cldnet") else {}
+    learner = build_learner(method, Setting((12,), 3, seed=0), options)
+    learner.extend(4)  # before there is anything
+    fit_task(learner, blobs([0, 1, 2, 3], count=10), epochs=1, batch_size=16)
+    before = learner.logits(blobs([0, 1]).x)
+    learner.extend(8)
+    assert torch.equal(learner.logits(blobs([0, 1]).x), before)
+    fit_task(learner, blobs([7]), epochs=1, batch_size=16)
+    assert learner.logits(blobs([7]).x).shape == (40, 8)
+    with pytest.raises(ValueError, match="capacity=7 is less than the 8 classes that there is room for"):
+        learner.extend(7)
+    again = build_learner(method, learner.setting, {**options, **({"gamma": learner.config.gamma} if options else {})})
+    again.load_state(learner.state_dict())
+    assert torch.equal(again.logits(blobs([7]).x), learner.logits(blobs([7]).x))
+
+
+def test_a_method_that_cannot_make_room_says_so():
+    with pytest.raises(ValueError, match=r"Finetune.* has room for 8 classes and cannot get more: make a new one"):
+        make(method="finetune").extend(9)

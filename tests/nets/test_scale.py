@@ -146,3 +146,45 @@ def test_the_map_of_the_exact_solver_takes_no_notice_of_constants() -> None:
         fit_task(learner, task(0), epochs=1, batch_size=16)
     assert isinstance(given.scale, AsTheyAre)
     assert torch.equal(plain.logits(task(0).x), given.logits(task(0).x))
+
+
+# Extremes
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(0, 1), (1e12, 1), (1.7e9, 60), (1, 1e-9), (0, 1e-100), (0, 1e38), (-1e30, 1e20)]
+)
+def test_what_varies_is_scaled_to_one_however_far_from_zero(offset: float, size: float) -> None:
+    rows = torch.randn(500, 3, generator=generator(0), dtype=torch.float64)
+    scale = InputScale((3,), torch.float64)
+    scale.fit(offset + size * rows)
+    scaled = scale(offset + size * rows)
+    assert float(scaled.mean(0).abs().max()) < 0.02
+    torch.testing.assert_close(scaled.std(0), torch.ones(3, dtype=torch.float64), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("constant", [0.1, 7.0, 1e12, -1e30, 3.4e38])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_never_varies_stays_near_zero(constant: float, dtype: torch.dtype) -> None:
+    rows = torch.randn(500, 2, generator=generator(0), dtype=dtype)
+    rows[:, 1] = constant
+    scale = InputScale((2,), torch.float64)
+    scale.fit(rows)
+    assert float(scale(rows)[:, 1].abs().max()) < 0.1
+
+
+def test_digits_are_those_of_float32_where_they_suffice() -> None:
+    rows = torch.rand(999, 4, generator=generator(0)) + torch.tensor([0.0, 1.0, 10.0, 100.0])
+    scale = InputScale((4,))
+    scale.fit(rows)
+    assert torch.equal(scale.mean, scale.mean.float().double())
+    assert torch.equal(scale.spread, scale.spread.float().double())
+    torch.testing.assert_close(scale.mean, rows.double().mean(0), rtol=1e-7, atol=0)
+
+
+def test_what_varies_by_less_than_numbers_can_square_is_refused() -> None:
+    scale = InputScale((2,))
+    with pytest.raises(ValueError, match="vary by less than 1e-150"):
+        scale.fit(1e-200 * torch.randn(9, 2, generator=generator(0), dtype=torch.float64))
+    assert not scale.fitted
+    scale.fit(torch.full((9, 2), 1e-200, dtype=torch.float64))  # it does not vary at all

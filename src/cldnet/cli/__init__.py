@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, results, runs, tune
+from cldnet.cli import bench, datasets, models, results, runs, tune
 from cldnet.version import __version__
 
 __all__ = ["app", "main"]
@@ -32,6 +32,7 @@ app.command("bench")(bench.bench_command)
 app.command("tune")(tune.tune_command)
 app.command("table")(results.table_command)
 app.command("report")(results.report_command)
+app.command("audit")(models.audit_command)
 app.add_typer(datasets.app, name="data")
 app.command()(runs.methods)
 app.command()(runs.streams)

@@ -7,11 +7,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["as_inputs", "layout"]
+from cldnet.labels import as_labels
+
+__all__ = ["as_inputs", "as_targets", "layout", "plain"]
 
 _CHANNELS = (1, 3, 4)
+#: What to do about what scikit-learn finds wrong; it says itself what is.
+_ADVICE = {
+    "contains NaN": "Drop those rows, or fill the gaps, for example with sklearn.impute.SimpleImputer.",
+    "contains infinity": "Drop those rows, or bring X into a smaller range.",
+    "could not convert string": "X should hold numbers: leave that column out, or encode it, for example with "
+    "sklearn.preprocessing.OneHotEncoder.",
+    "Complex data": "Give real numbers, for example X.real.",
+    "setting an array element": "The rows of X should be equally long: cut or pad them.",
+}
 
 
 def as_inputs(X: Any) -> Tensor:
@@ -27,15 +39,18 @@ def as_inputs(X: Any) -> Tensor:
     >>> as_inputs([[1.0, float("nan")]])
     Traceback (most recent call last):
     ...
-    ValueError: Input X contains NaN...
+    ValueError: Input X contains NaN. Drop those rows, or fill the gaps, for example with sklearn.impute.SimpleImputer.
     """
     # scikit-learn's checks and messages are what users of arrays know; imported late because it is heavy.
     from sklearn.utils import check_array  # noqa: PLC0415
 
-    if isinstance(X, Tensor):
-        tensor = X.detach().cpu()
-        X = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    array = check_array(X, dtype="numeric", allow_nd=True, input_name="X")
+    X = plain(X, "X")
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # it looks for NaN in the sum, which large numbers overflow
+            array = check_array(X, dtype="numeric", allow_nd=True, input_name="X")
+    except ValueError as error:
+        advice = next((advice for fault, advice in _ADVICE.items() if fault in str(error)), "")
+        raise ValueError(f"{error} {advice}".rstrip()) from error
     if array.ndim > 4:
         raise ValueError(
             f"X has shape {array.shape}; expected (n, features), (n, height, width) or (n, height, width, channels)."
@@ -53,6 +68,62 @@ def as_inputs(X: Any) -> Tensor:
                 "Input X contains infinity or a value too large for float32. Bring X into a smaller range."
             )
     return torch.from_numpy(np.array(array))
+
+
+def plain(values: Any, name: str) -> Any:
+    """Make numpy's arrays of torch's tensors, and refuse what hides some of its values from numpy.
+
+    Examples
+    --------
+    >>> plain(torch.tensor([1, 2]), "y")
+    array([1, 2])
+    >>> plain(np.ma.masked_array([1, 2], mask=[True, False]), "y")
+    Traceback (most recent call last):
+    ...
+    ValueError: y is a masked array in which 1 of 2 values are missing: drop those rows, or give them values (y.filled(…)).
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        missing = int(np.ma.getmaskarray(values).sum())
+        if missing:
+            raise ValueError(
+                f"{name} is a masked array in which {missing} of {values.size} values are missing: drop those rows, or give "
+                f"them values ({name}.filled(…))."
+            )
+        return np.asarray(values)
+    if not isinstance(values, Tensor):
+        return values
+    tensor = values.detach()
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
+        raise ValueError(
+            f"{name} is a tensor that is sparse, quantised, nested or without data; expected plain numbers, a row an example: "
+            f"convert it, for example with {name}.to_dense()."
+        )
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+
+
+def as_targets(y: Any, rows: int) -> NDArray[Any]:
+    """Turn labels of any make into a one-dimensional array, one for each of so many rows of inputs.
+
+    Examples
+    --------
+    >>> as_targets(torch.tensor([3, 1]), rows=2)
+    array([3, 1])
+    >>> as_targets(["a"], rows=2)
+    Traceback (most recent call last):
+    ...
+    ValueError: X has 2 rows and y has 1 labels: they should be as many.
+    """
+    from sklearn.utils import column_or_1d  # noqa: PLC0415
+
+    y = plain(y, "y")
+    if hasattr(y, "to_numpy") and getattr(y, "ndim", 1) == 1:
+        y = np.array(list(y), dtype=object)  # pandas would turn its whole numbers with NA into floats
+    if isinstance(y, np.ndarray) or hasattr(y, "to_numpy"):
+        y = column_or_1d(y, warn=True)
+    labels = as_labels(y)
+    if len(labels) != rows:
+        raise ValueError(f"X has {rows} rows and y has {len(labels)} labels: they should be as many.")
+    return labels
 
 
 def layout(x: Tensor, input_shape: tuple[int, ...] | None) -> Tensor:

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils import column_or_1d
 from sklearn.utils.validation import _check_sample_weight, _get_feature_names
 from torch import Tensor
 
-from cldnet.data.arrays import as_inputs, layout
+from cldnet.data.arrays import as_inputs, as_targets, layout, plain
 from cldnet.labels import LabelTable, as_labels
 
 __all__ = ["Inputs", "Rows", "Session"]
@@ -23,6 +22,8 @@ __all__ = ["Inputs", "Rows", "Session"]
 #: Images with values this many times as large as the first ones are in another range; sooner if the type is another, too.
 _RANGE = 16
 _SWITCHED_RANGE = 4
+#: Numbers that one input may hold, in a file that somebody else may have written.
+_MOST_NUMBERS = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,18 @@ class Inputs:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> Inputs:
-        """Rebuild from `to_json`."""
-        names = None if state["names"] is None else tuple(state["names"])
-        return cls(tuple(state["shape"]), names, bool(state["pixels"]), float(state["largest"]))
+        """Rebuild from `to_json`, checking it as input from a stranger."""
+        shape, names, pixels, largest = (state[name] for name in ("shape", "names", "pixels", "largest"))
+        sides = shape if isinstance(shape, list) and 1 <= len(shape) <= 3 else [0]
+        if not all(type(side) is int and 1 <= side <= _MOST_NUMBERS for side in sides) or prod(sides) > _MOST_NUMBERS:
+            raise ValueError(f"inputs of shape {shape!r:.80} cannot be")
+        if names is not None and not (
+            isinstance(names, list) and len(names) == prod(sides) and all(isinstance(name, str) for name in names)
+        ):
+            raise ValueError(f"the names of its columns should be {prod(sides)} texts, or null")
+        if not isinstance(pixels, bool) or type(largest) not in (int, float) or not 0 <= largest < float("inf"):
+            raise ValueError(f"inputs with values up to {largest!r:.80} cannot be, or are no pixels ({pixels!r:.80})")
+        return cls(tuple(sides), None if names is None else tuple(names), pixels, float(largest))
 
 
 @dataclass(frozen=True)
@@ -120,15 +130,7 @@ class Rows:
         if y is None:
             raise ValueError("This classifier requires y to be passed, but the target y is None.")
         x = layout(as_inputs(X), input_shape)
-        if isinstance(y, Tensor):
-            y = y.detach().cpu().numpy()
-        if hasattr(y, "to_numpy") and getattr(y, "ndim", 1) == 1:
-            y = np.array(list(y), dtype=object)  # pandas would turn its whole numbers with NA into floats
-        if isinstance(y, np.ndarray) or hasattr(y, "to_numpy"):
-            y = column_or_1d(y, warn=True)
-        labels = as_labels(y)
-        if len(labels) != len(x):
-            raise ValueError(f"X has {len(x)} rows and y has {len(labels)} labels: they should be as many.")
+        labels = as_targets(y, len(x))
         table.check(labels)
         if classes is not None:
             unexpected = sorted(set(labels.tolist()) - set(as_labels(classes).tolist()))
@@ -136,8 +138,7 @@ class Rows:
                 raise ValueError(f"y has labels {unexpected} that are not in classes. Add them, or leave classes out.")
         weight = None
         if sample_weight is not None:
-            if isinstance(sample_weight, Tensor):
-                sample_weight = sample_weight.detach().cpu().numpy()
+            sample_weight = plain(sample_weight, "sample_weight")
             like = np.empty((len(x), 1))
             weight = _check_sample_weight(sample_weight, like, dtype=np.float64, ensure_non_negative=True, copy=True)
             if not weight.any():  # newer releases of scikit-learn say so themselves

@@ -13,12 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cldnet.data.arrays import as_inputs, layout
+from cldnet.data.arrays import as_inputs, as_targets, layout
 from cldnet.data.dataset import Dataset, Part
 from cldnet.data.memory import gather
 from cldnet.data.plan import Plan
 from cldnet.data.splits import order_classes, set_aside, share_out
-from cldnet.labels import as_labels
 from cldnet.methods.learner import TaskData
 
 __all__ = ["Stream", "Task"]
@@ -96,8 +95,8 @@ class Stream:
         """
         if X_test is None and y_test is not None:
             raise ValueError("y_test was given without X_test: give both, or neither.")
-        test = None if X_test is None else Part(layout(as_inputs(X_test), None), _labels(y_test, len(X_test)))
-        return cls.from_dataset(Dataset(name, Part(layout(as_inputs(X), None), _labels(y, len(X))), test), **split)
+        test = None if X_test is None else Part(layout(as_inputs(X_test), None), as_targets(y_test, len(X_test)))
+        return cls.from_dataset(Dataset(name, Part(layout(as_inputs(X), None), as_targets(y, len(X))), test), **split)
 
     @classmethod
     def from_dataset(
@@ -289,10 +288,3 @@ def _where(mask: NDArray[np.bool_]) -> Tensor:
 def _union(numbers: Iterator[Tensor]) -> Tensor:
     union: Tensor = torch.cat(list(numbers)).unique()
     return union
-
-
-def _labels(y: Any, rows: int) -> NDArray[Any]:
-    labels = as_labels(y)
-    if len(labels) != rows:
-        raise ValueError(f"y has {len(labels)} labels; expected one for each of the {rows} rows of X.")
-    return labels

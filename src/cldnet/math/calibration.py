@@ -23,8 +23,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cldnet.math.discriminant import discriminant
-from cldnet.math.left_out import Choice, LeftOut, left_out_scores
+from cldnet.math.crowded import Crowded
+from cldnet.math.discriminant import rule_for
+from cldnet.math.left_out import Choice, LeftOut, left_out
 
 __all__ = ["Calibration", "calibrate", "distance", "known_probability"]
 
@@ -87,11 +88,10 @@ def calibrate(choice: Choice, moments: Tensor, class_weights: Tensor, rows: floa
         return Calibration(1.0, torch.ones(1, dtype=torch.float64, device=moments.device))
     weights = class_weights[weighted].double().cpu()
     known = choice._replace(solution=choice.solution[:, weighted])
-    left_out = left_out_scores(known, moments[:, weighted], weights, rows)
-    turn, offset = discriminant(left_out)
-    vectors, classes = _draw(left_out)
+    new = left_out(known, moments[:, weighted], weights, rows)
+    vectors, classes = _draw(new)
     return Calibration(
-        temperature=_temperature(vectors @ turn + offset, classes, doubt=1 / (weights + 2)),
+        temperature=_temperature(rule_for(new).scores(vectors), classes, doubt=1 / (weights + 2)),
         distances=distance(vectors).sort().values.to(moments.device),
     )
 
@@ -148,26 +148,33 @@ def known_probability(scores: Tensor, calibration: Calibration) -> Tensor:
     return torch.where(far > drawn[-1], beyond, within).to(scores.dtype)
 
 
-def _draw(left_out: LeftOut) -> tuple[Tensor, Tensor]:
+def _draw(new: LeftOut | Crowded) -> tuple[Tensor, Tensor]:
     """Draw predicted vectors of rows of known classes, and their classes, from the model of this module."""
-    means, covariance, weights, _ = left_out
-    shares = weights / weights.sum()
+    shares = new.weights / new.weights.sum()
     generator = torch.Generator().manual_seed(0)
     middles = (torch.arange(DRAWS, dtype=torch.float64) + 0.5) / DRAWS
     classes = torch.searchsorted(shares.cumsum(0), middles).clamp_max(len(shares) - 1)
-    values, vectors = torch.linalg.eigh(covariance)
-    root = vectors * values.clamp_min(0).sqrt()
-    normal = torch.randn(DRAWS, len(shares), generator=generator, dtype=torch.float64) @ root.mT
+    if isinstance(new, Crowded):
+        normal, means = new.deviations(DRAWS, generator), new.mean_scores(classes)
+        parts = torch.arange(len(shares)).split(DRAWS)  # all of them at once would be as large as a matrix can be
+        usual = sum((shares[part] @ _binomial(new.mean_scores(part)) for part in parts), torch.zeros(()))
+    else:
+        values, vectors = torch.linalg.eigh(new.covariance)
+        root = vectors * values.clamp_min(0).sqrt()
+        normal = torch.randn(DRAWS, len(shares), generator=generator, dtype=torch.float64) @ root.mT
+        means, usual = new.means[classes], shares @ _binomial(new.means)
     chi_square = torch.randn(DRAWS, TAIL, generator=generator, dtype=torch.float64).square().sum(1)
     stretch = ((TAIL - 2) / chi_square).sqrt()  # 1 in the mean square: the covariance stays what it is
-    return means[classes] + stretch[:, None] * _unevenness(means, shares).sqrt()[classes] * normal, classes
+    return means + stretch[:, None] * _unevenness(means, usual).sqrt() * normal, classes
 
 
-def _unevenness(means: Tensor, shares: Tensor) -> Tensor:
-    """Variance of each class's (row's) scores in units of the pooled one; 1 in the mean over classes."""
-    binomial = (means * (1 - means)).abs()
-    usual = shares @ binomial
-    uneven = torch.where(usual > 0, binomial / usual, 1.0)
+def _binomial(means: Tensor) -> Tensor:
+    return (means * (1 - means)).abs()
+
+
+def _unevenness(means: Tensor, usual: Tensor) -> Tensor:
+    """Variance of the scores of rows with such means, in units of the pooled one; 1 in the mean over classes."""
+    uneven = torch.where(usual > 0, _binomial(means) / usual, 1.0)
     return _EVEN + (1 - _EVEN) * uneven
 
 

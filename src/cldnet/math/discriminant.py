@@ -18,9 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cldnet.math.crowded import Crowded, CrowdedDiscriminant, crowded_discriminant, crowded_separation
 from cldnet.math.left_out import LeftOut
 
-__all__ = ["Discriminant", "discriminant", "separation"]
+__all__ = ["Discriminant", "discriminant", "rule_for", "separation"]
 
 #: Rows a class by which the covariance is drawn to that of independent scores, all of one variance.
 EVEN_ROWS = 10.0
@@ -41,6 +42,28 @@ class Discriminant(NamedTuple):
 
     weights: Tensor
     offset: Tensor
+
+    def scores(self, vectors: Tensor) -> Tensor:
+        """Scores that go with vectors ``(n, c)``; the largest wins."""
+        return vectors @ self.weights + self.offset
+
+    def to(self, device: torch.device) -> Discriminant:
+        """Move it to where vectors are."""
+        return Discriminant(*(part.to(device) for part in self))
+
+
+def rule_for(left_out: LeftOut | Crowded) -> Discriminant | CrowdedDiscriminant:
+    """Find the scores that decide, in the form that suits the number of classes.
+
+    Examples
+    --------
+    >>> means = torch.eye(2, dtype=torch.float64)
+    >>> rule_for(LeftOut(means, 0.1 * means, torch.tensor([50.0, 50.0]).double())).scores(means).argmax(1)
+    tensor([0, 1])
+    """
+    if isinstance(left_out, Crowded):
+        return crowded_discriminant(left_out.drawn(MOST_MAGNIFIED, OWN_ROWS).evened(EVEN_ROWS))
+    return discriminant(left_out)
 
 
 def discriminant(left_out: LeftOut) -> Discriminant:
@@ -75,7 +98,7 @@ def discriminant(left_out: LeftOut) -> Discriminant:
     return Discriminant(weights, offset)
 
 
-def separation(left_out: LeftOut) -> float:
+def separation(left_out: LeftOut | Crowded) -> float:
     """Fisher's ratio: the mean squared distance of class means from their middle, in units of the spread within classes.
 
     Examples
@@ -85,6 +108,8 @@ def separation(left_out: LeftOut) -> float:
     >>> round(separation(near), 3), round(separation(far), 3)
     (0.5, 5.0)
     """
+    if isinstance(left_out, Crowded):
+        return crowded_separation(left_out.evened(EVEN_ROWS))
     means, covariance, counts, _ = left_out
     shares = counts / counts.sum()
     apart = means - shares @ means

@@ -15,7 +15,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Choice", "LeftOut", "left_out_scores"]
+from cldnet.math.crowded import Crowded
+
+__all__ = ["Choice", "LeftOut", "left_out", "left_out_scores"]
+
+#: Classes above which, if features are fewer, no matrix is made that is as large as there are classes.
+CROWD = 512
 
 _LARGEST_FACTOR = 1e3  # with hardly any freedom left the errors in sample say nothing more
 
@@ -65,6 +70,28 @@ class LeftOut(NamedTuple):
     factor: float = 1.0
 
 
+def left_out(choice: Choice, moments: Tensor, class_weights: Tensor, rows: float) -> LeftOut | Crowded:
+    """Estimate what `left_out_scores` does, in factors where there are many classes and fewer features.
+
+    Examples
+    --------
+    >>> choice = Choice(alpha=1.0, solution=torch.ones(2, 600), residual=0.0, freedom=500.0)
+    >>> type(left_out(choice, torch.ones(2, 600), torch.ones(600), rows=600.0)).__name__
+    'Crowded'
+    """
+    if len(class_weights) <= max(CROWD, len(choice.solution)):
+        return left_out_scores(choice, moments, class_weights, rows)
+    solution, moments, weights = (part.double().cpu() for part in (choice.solution, moments, class_weights))
+    factor = _factor(choice, rows)
+    even = None if choice.known else factor**2 * choice.residual / (rows * len(weights))
+    return Crowded.of(solution, moments, weights, rows, choice.alpha, factor, even)
+
+
+def _factor(choice: Choice, rows: float) -> float:
+    """``k``: by how much errors in sample are magnified. 0 rows are none."""
+    return rows / max(choice.freedom, rows / _LARGEST_FACTOR, sys.float_info.min)
+
+
 def left_out_scores(choice: Choice, moments: Tensor, class_weights: Tensor, rows: float) -> LeftOut:
     """Estimate the scores of rows that were left out, from the sums, in float64 on the CPU.
 
@@ -95,7 +122,7 @@ def left_out_scores(choice: Choice, moments: Tensor, class_weights: Tensor, rows
     agreement = (solution.mT @ moments.double().cpu()).mT  # row i: sum of the scores of class i
     in_sample = agreement / weights[:, None]
     energy = agreement - choice.alpha * solution.mT @ solution
-    factor = rows / max(choice.freedom, rows / _LARGEST_FACTOR, sys.float_info.min)  # 0 rows are none
+    factor = _factor(choice, rows)
     own = torch.eye(len(weights), dtype=torch.float64)
     covariance = factor**2 * (energy - in_sample.mT @ (weights[:, None] * in_sample)) / rows
     if not choice.known:

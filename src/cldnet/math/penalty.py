@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from cldnet.math.discriminant import separation
-from cldnet.math.left_out import Choice, left_out_scores
+from cldnet.math.left_out import Choice, left_out
 
-__all__ = ["START", "candidates", "search"]
+__all__ = ["START", "candidates", "least_alpha", "search"]
 
 START = 10**-2.5
 """Where the walk starts, in units of the mean diagonal of ``G``."""
@@ -39,6 +39,17 @@ def candidates(mean_diagonal: Tensor, least: float = 0.0) -> Tensor:
     steps = torch.linspace(0, 1, _COUNT, dtype=torch.float64, device=mean_diagonal.device)
     relative = _LOW * (_HIGH / _LOW) ** steps
     return (float(mean_diagonal) or 1.0) * relative[relative >= 0.999 * least]
+
+
+def least_alpha(trace: Tensor, width: int) -> float:
+    """The least α that makes a difference to sums with that trace: rounding of them weighs as much.
+
+    Examples
+    --------
+    >>> least_alpha(torch.tensor(1.0, dtype=torch.float64), width=1000) < 1e-12
+    True
+    """
+    return float(trace) * width * torch.finfo(torch.float64).eps
 
 
 def search(
@@ -101,4 +112,4 @@ def _cost(choice: Choice, moments: Tensor, class_weights: Tensor, rows: float, l
         return math.inf
     if len(class_weights) < 2 or not choice.known:
         return choice.residual / choice.freedom**2
-    return -separation(left_out_scores(choice, moments, class_weights, rows))
+    return -separation(left_out(choice, moments, class_weights, rows))

@@ -27,6 +27,9 @@ __all__ = [
     "update_block",
 ]
 
+#: A pivot's share of its diagonal entry below which a Cholesky factor has lost too many of its digits.
+_LEAST_PIVOT = 1e-9
+
 
 def update(projector: Tensor, r: Tensor, alpha: float | Tensor) -> Tensor:
     """Let a projector absorb one input, Eq. 6: ``P − P r rᵀ P / (α + rᵀ P r)``.
@@ -121,6 +124,9 @@ def accumulate(total: Tensor, rows: Tensor, alpha: float | Tensor, *, sign: int 
 def from_sum(total: Tensor) -> Tensor:
     """Build the projector ``(I + A)⁻¹`` from the sum ``A`` by a Cholesky factor.
 
+    Where ``A`` is so large and so flat that the factor is made of rounding, eigenvalues take its place; those of ``A`` that
+    are no more than rounding count as 0, so that a direction which nothing has used stays free.
+
     Examples
     --------
     >>> from_sum(torch.diag(torch.tensor([3.0, 0.0], dtype=torch.float64))).diagonal()
@@ -128,8 +134,20 @@ def from_sum(total: Tensor) -> Tensor:
     """
     shifted = total.clone()
     shifted.diagonal(dim1=-2, dim2=-1).add_(1)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(shifted))
+    factor, failed = torch.linalg.cholesky_ex(shifted)
+    pivots = factor.diagonal(dim1=-2, dim2=-1).square() / shifted.diagonal(dim1=-2, dim2=-1)
+    if bool(failed.any()) or not bool((pivots > _LEAST_PIVOT).all()):
+        return _by_eigenvalues(total)
+    inverse = torch.cholesky_inverse(factor)
     # LAPACK's answer lies in column order; in row order, products round as they will after a load from disk.
+    return ((inverse + inverse.mT) / 2).contiguous()
+
+
+def _by_eigenvalues(total: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(total)
+    rounding = torch.finfo(total.dtype).eps * total.shape[-1] * values[..., -1:]
+    values = values.where(values > rounding, 0.0)
+    inverse: Tensor = (vectors / (1 + values).unsqueeze(-2)) @ vectors.mT
     return ((inverse + inverse.mT) / 2).contiguous()
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cldnet.math.left_out import Choice
-from cldnet.math.penalty import candidates, search
+from cldnet.math.penalty import candidates, least_alpha, search
 
 __all__ = ["Choice", "ridge", "solve", "solve_mixed"]
 
@@ -59,7 +59,7 @@ def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, rows: float, alp
     rows : float
         Number of examples in the sums, a weight counting as that many of them.
     alpha : float or None
-        Ridge penalty; ``None`` to choose it.
+        Ridge penalty; ``None`` to choose it. A smaller one than rounding of ``G`` lets tell from 0 is raised to that.
 
     Examples
     --------
@@ -72,9 +72,9 @@ def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, rows: float, alp
     True
     """
     sums = _Sums(gram, moments, class_weights, rows)
-    if alpha is not None:
-        return _by_factor(sums, alpha)
     m = len(gram)
+    if alpha is not None:
+        return _by_factor(sums, max(alpha, least_alpha(gram.diagonal().sum(), m)))
     grid = candidates(gram.diagonal().mean(), least=GUARD if rows <= m else 0.0)
     if m > EIGEN_FEATURES:
         probed = m > EXACT_TRACE_FEATURES

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cldnet.math.left_out import Choice
-from cldnet.math.penalty import START, candidates, search
+from cldnet.math.penalty import START, candidates, least_alpha, search
 
 __all__ = ["diagonal_ridge", "shrink", "sketched_ridge"]
 
@@ -113,14 +113,14 @@ def sketched_ridge(
         shift = penalty + shrinkage / 2
         shifted = values + shift
         agreement = (coordinates / shifted).sum() + outside / shift  # tr WᵀS
-        size = (coordinates / shifted.square()).sum() + outside / shift**2  # ‖W‖²
+        size = (coordinates / shifted.square()).sum() + outside / (shift * shift)  # ‖W‖²
         residual = float(class_weights.sum() - agreement - penalty * size)
         freedom = rows - float(((values + lost) / shifted).sum()) - (width - len(values)) * lost / shift
         solution = (moments - sketch.mT @ (vectors @ (inside / shifted[:, None]))) / shift
         return Choice(penalty, solution, max(residual, 0.0), freedom, known=shrinkage == 0)
 
     if alpha is not None:
-        return solved(alpha)
+        return solved(max(alpha, least_alpha(moments.new_tensor(energy), width)))
     return search(_candidates(moments.new_tensor(energy / width), rows <= width), solved, moments, class_weights, rows)
 
 
@@ -163,7 +163,7 @@ def diagonal_ridge(
         return Choice(penalty, solution, max(residual, 0.0), float(rows - width + penalty * trace), known=False)
 
     if alpha is not None:
-        return solved(alpha)
+        return solved(max(alpha, least_alpha(diagonal.sum(), width)))
     return search(_candidates(diagonal.mean(), rows <= width), solved, moments, class_weights, rows)
 
 

@@ -12,14 +12,14 @@ data, and leave the HBO step out; the paper's own are in `cldnet.methods.cldnet_
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cldnet.math.basis import basis_vectors
+from cldnet.math.basis import basis_vectors, check_gamma, extend_basis, reachable_gamma
 from cldnet.methods.config import check_parts
 from cldnet.methods.gradient import GradientConfig, weighted_mean
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
@@ -160,8 +160,9 @@ class CLDNet(Learner):
             self.embedding.weight.mul_(config.embed_init)
         modules = {"net": self.net, "embedding": self.embedding}
         self.projection = Projection.in_turn(setting.input_shape, config.alpha, **modules)
-        table = basis_vectors(setting.capacity, config.embed_dim, config.gamma, seed=setting.seed)  # Eq. 7
-        self.register_buffer("basis", table.to(setting.dtype))
+        check_gamma(setting.capacity, config.embed_dim, config.gamma)
+        # Making the table may take minutes, and a learner that is about to be loaded has no use for another one.
+        self.register_buffer("basis", torch.empty(0, config.embed_dim, dtype=setting.dtype))
 
     @property
     def backbone(self) -> nn.Module:
@@ -193,6 +194,9 @@ class CLDNet(Learner):
 
     def start(self, task: TaskData) -> None:
         """Begin with empty momenta; what cannot be projected learns in the first task only."""
+        if len(self.basis) == 0:
+            capacity, seed = self.setting.capacity, self.setting.seed
+            self.basis = basis_vectors(capacity, self.class_width, self.config.gamma, seed=seed).to(self.basis)  # Eq. 7
         if self.tasks > 0:
             self.projection.freeze_unprotected(self.net)
         self.task_rows = torch.isin(torch.arange(len(self.basis), device=task.y.device), task.rows)
@@ -203,6 +207,25 @@ class CLDNet(Learner):
         ]
         self.hbo_optimizer = torch.optim.SGD(self.parameters(), lr=config.hbo_lr, momentum=config.momentum)
         self.eae_optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+
+    def extend(self, capacity: int) -> None:
+        """Add vectors for classes to come to the table, without moving the others; γ follows if it cannot be kept."""
+        setting = self.setting.extended(capacity)
+        gamma = reachable_gamma(capacity, self.class_width, self.config.gamma)
+        if len(self.basis):
+            self.basis = extend_basis(self.basis, capacity, gamma, seed=setting.seed)
+        self.setting, self.config = setting, replace(self.config, gamma=gamma)
+
+    def resize_for(self, state: Mapping[str, Tensor]) -> None:
+        """Make room for the state's class vectors, of which there are none before the first task."""
+        if "basis" in state:
+            shape, whole = tuple(state["basis"].shape), (self.setting.capacity, self.class_width)
+            if shape not in (whole, (0, self.class_width)):
+                raise ValueError(
+                    f"The state has class vectors of shape {shape} where a model of this capacity and embed_dim has {whole}: "
+                    "make the model with those of the state."
+                )
+            self.basis = self.basis.new_empty(shape)
 
     def observe(self, batch: Batch) -> Tensor:
         """One pass through the inner loop of algorithm 1."""

@@ -16,18 +16,19 @@ With a map that gives whole numbers up to 127, as all of ours do, the sums are e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cldnet.math.discriminant import Discriminant, discriminant
-from cldnet.math.left_out import Choice, left_out_scores
+from cldnet.math.crowded import CrowdedDiscriminant
+from cldnet.math.discriminant import Discriminant, rule_for
+from cldnet.math.left_out import Choice, left_out
 from cldnet.methods.learner import Setting, TaskData
 from cldnet.methods.mapped import BLOCK, MappedLearner
-from cldnet.methods.parts.moments import ROUNDING, check_gram
+from cldnet.methods.parts.moments import ROUNDING, check_gram, moments_for
 from cldnet.methods.parts.sums import Summed, check_addable, moments_from, upgraded, without
 
 __all__ = ["Exact", "ExactConfig"]
@@ -63,7 +64,7 @@ class ExactConfig:
 class _Solved(NamedTuple):
     choice: Choice
     live: Tensor
-    discriminant: Discriminant
+    discriminant: Discriminant | CrowdedDiscriminant
 
 
 class Exact(MappedLearner):
@@ -147,6 +148,29 @@ class Exact(MappedLearner):
         self._solved = None
         self.class_sums[row], self.class_weights[row] = 0.0, 0.0
 
+    def join(self, rows: Sequence[int], into: int) -> None:
+        """Make the examples of some class rows those of another one, which may be a new row. ``G`` stays as it is."""
+        self._solved = None
+        for row in rows:
+            for sums in (self.class_sums, self.class_weights):
+                sums[into] += sums[row]
+                sums[row] = 0.0
+        self.counters[1] = max(self.seen, into + 1)
+
+    @torch.no_grad()
+    def move(self, row: int, by: Tensor) -> None:
+        """Move the features of all examples of a class by the same vector: ``Σ hhᵀ`` follows from the class's mean.
+
+        With the mean ``μ`` of ``n`` examples, ``Σ (h + v)(h + v)ᵀ = Σ hhᵀ + n ((μ + v)(μ + v)ᵀ − μμᵀ)``.
+        """
+        self._solved, weight = None, self.class_weights[row : row + 1]
+        mean = self.class_sums[row] / weight
+        taken = moments_for(self.config.gram, self.class_width).to(weight.device)
+        taken.add(mean[None], weight)
+        self.second.merge(taken, sign=-1.0)
+        self.second.add((mean + by)[None], weight)
+        self.class_sums[row] += weight * by
+
     def sums(self) -> dict[str, Tensor]:
         """All that was learned, without the map, for another learner to `absorb`; it shares memory with this one."""
         second = {f"second.{name}": tensor for name, tensor in self.second.state_dict().items()}
@@ -177,8 +201,8 @@ class Exact(MappedLearner):
             choice = self.second.solve(moments, weights, rows, alpha)
             live = (weights > 0).nonzero()[:, 0]  # not those that were forgotten
             known = choice._replace(solution=choice.solution[:, live])
-            rule = discriminant(left_out_scores(known, moments[:, live], weights[live], rows))
-            solved = self._solved = _Solved(choice, live, Discriminant(*(part.to(weights.device) for part in rule)))
+            rule = rule_for(left_out(known, moments[:, live], weights[live], rows))
+            solved = self._solved = _Solved(choice, live, rule.to(weights.device))
         return solved
 
     def score_represented(self, h: Tensor) -> Tensor:
@@ -195,8 +219,8 @@ class Exact(MappedLearner):
 
     def decide(self, vectors: Tensor) -> Tensor:
         """Scores that go with predicted vectors. A class without examples scores below all others."""
-        _, live, (weights, offset) = self._solve()
-        known = vectors[:, live] @ weights + offset
+        _, live, rule = self._solve()
+        known = rule.scores(vectors[:, live])
         lowest = known.amin(1, keepdim=True) - 1 if len(live) else known.new_zeros(len(known), 1)
         return lowest.expand(-1, self.seen).index_copy(1, live, known)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -60,6 +60,21 @@ class Setting:
     seed: int
     dtype: torch.dtype = torch.float32
     scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    def extended(self, capacity: int) -> Setting:
+        """Give the same setting with room for more classes.
+
+        Examples
+        --------
+        >>> Setting((2,), capacity=4, seed=0).extended(6).capacity
+        6
+        """
+        if capacity < self.capacity:
+            raise ValueError(
+                f"capacity={capacity} is less than the {self.capacity} classes that there is room for, and a model does not "
+                f"shrink: give {self.capacity} or more."
+            )
+        return replace(self, capacity=capacity)
 
 
 class Learner(nn.Module, ABC):
@@ -151,6 +166,13 @@ class Learner(nn.Module, ABC):
     def growth(self, task: TaskData) -> int:
         """Bytes by which the state is declared to grow when ``task`` is learned."""
         return 0
+
+    def extend(self, capacity: int) -> None:
+        """Make room for more classes between tasks; what was learned stays as it is, and so do all scores, bit for bit."""
+        raise ValueError(
+            f"{type(self).__name__} has room for {self.setting.capacity} classes and cannot get more: make a new one with "
+            f"capacity={capacity}."
+        )
 
     def take_outside(self, x: Tensor) -> None:
         """Take unlabelled inputs ``(n, …)`` from outside the stream, in its units, to learn from besides the tasks.

@@ -92,6 +92,14 @@ class MappedLearner(Learner, ABC):
         if not self.features.fitted:
             self.features.fit(self.scale(task.x), task.weight)
 
+    def extend(self, capacity: int) -> None:
+        """Give the classes to come sums and weights of zero."""
+        setting = self.setting.extended(capacity)
+        more = capacity - self.setting.capacity
+        self.class_sums = torch.cat([self.class_sums, self.class_sums.new_zeros(more, self.class_width)])
+        self.class_weights = torch.cat([self.class_weights, self.class_weights.new_zeros(more)])
+        self.setting = setting
+
     @torch.no_grad()
     def observe(self, batch: Batch) -> Tensor:
         """Add a batch to the sums."""

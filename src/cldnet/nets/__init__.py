@@ -148,6 +148,8 @@ def is_described(net: nn.Module) -> bool:
 def build_map(description: Any) -> FeatureMap:
     """Make an empty map from what `FeatureMap.describe` said, which may come from a stranger's file; its numbers come later.
 
+    Under ``torch.device("meta")`` it takes no memory, whatever its size: for whoever compares sizes first.
+
     Examples
     --------
     >>> build_map(RandomFourier((2, 3), features=9, seed=7).describe()).out_features

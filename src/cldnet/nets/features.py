@@ -231,6 +231,8 @@ def _random_weights(features: Any, inputs: int, source: torch.Generator) -> Tens
     if isinstance(features, bool) or not isinstance(features, int | np.integer) or not 1 <= features <= most:
         raise ValueError(f"features={features!r} should be a whole number from 1 to {most:,} for inputs of that size.")
     weight = torch.empty(int(features) * inputs, dtype=torch.int8)
+    if weight.is_meta:  # only the size is asked for
+        return weight.reshape(-1, inputs)
     # Blocks of a multiple of 16 and a longer last one: torch draws these as it would draw all at once.
     ends = [*range(_DRAWN_AT_ONCE, len(weight) - _DRAWN_AT_ONCE + 1, _DRAWN_AT_ONCE), len(weight)]
     for first, end in zip([0, *ends], ends, strict=False):

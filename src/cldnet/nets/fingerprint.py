@@ -11,7 +11,11 @@ from torch import Tensor, nn
 
 from cldnet.device import generator
 
-__all__ = ["Fingerprint"]
+__all__ = ["Fingerprint", "WrongModule"]
+
+
+class WrongModule(ValueError):
+    """The module that a user handed over is not the one that a file needs; the file may be whole."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Fingerprint:
     >>> mark.check_names(nn.Linear(3, 1))
     Traceback (most recent call last):
     ...
-    ValueError: The module is not the one that the model was made over: 'weight' differs...
+    cldnet.nets.fingerprint.WrongModule: The module is not the one that the model was made over: 'weight' differs...
     """
 
     names: dict[str, list[int]]
@@ -43,7 +47,7 @@ class Fingerprint:
         names = _names(module)
         different = sorted(name for name in {*names, *self.names} if names.get(name) != self.names.get(name))
         if different:
-            raise ValueError(
+            raise WrongModule(
                 f"The module is not the one that the model was made over: {different[0]!r} differs "
                 f"(and {len(different) - 1} more). Make the module as it was made then."
             )
@@ -53,7 +57,7 @@ class Fingerprint:
         output = _probe(module, self.input_shape)
         expected = torch.tensor(self.output, dtype=output.dtype)
         if output.shape != expected.shape or not torch.allclose(output, expected, rtol=1e-3, atol=1e-4):
-            raise ValueError(
+            raise WrongModule(
                 "The module has the same weights but computes something else than the one that the model was made over. "
                 "Load it with the code of that time."
             )
@@ -64,8 +68,11 @@ class Fingerprint:
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> Fingerprint:
-        """Rebuild a fingerprint from `to_json`."""
-        return cls(dict(state["names"]), tuple(state["input_shape"]), list(state["output"]))
+        """Rebuild a fingerprint from `to_json`, checking it as input from a stranger."""
+        mark = cls(dict(state["names"]), tuple(state["input_shape"]), list(state["output"]))
+        if not all(isinstance(number, int | float) for number in mark.output):
+            raise ValueError("the output of its module should be a list of numbers")
+        return mark
 
 
 def _names(module: nn.Module) -> dict[str, list[int]]:

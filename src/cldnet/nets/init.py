@@ -17,7 +17,7 @@ def linear(inputs: int, outputs: int, generator: torch.Generator, *, bias: bool 
     >>> linear(3, 2, torch.Generator().manual_seed(0)).weight.shape
     torch.Size([2, 3])
     """
-    layer = skip_init(nn.Linear, inputs, outputs, bias=bias)
+    layer = skip_init(nn.Linear, inputs, outputs, bias=bias, device=_place())
     assert isinstance(layer, nn.Linear)
     _initialise(layer, generator)
     return layer
@@ -39,13 +39,21 @@ def conv2d(
     >>> conv2d(3, 8, 2, torch.Generator().manual_seed(0), padding=1)(torch.zeros(1, 3, 4, 4)).shape
     torch.Size([1, 8, 5, 5])
     """
-    layer = skip_init(nn.Conv2d, inputs, outputs, kernel_size, padding=padding, bias=bias, padding_mode="replicate")
+    layout = {"padding": padding, "bias": bias, "padding_mode": "replicate", "device": _place()}
+    layer = skip_init(nn.Conv2d, inputs, outputs, kernel_size, **layout)
     assert isinstance(layer, nn.Conv2d)
     _initialise(layer, generator)
     return layer
 
 
+def _place() -> str:
+    """On the CPU, where the generator is; or nowhere, under ``torch.device("meta")``, where only sizes are asked for."""
+    return "meta" if torch.get_default_device().type == "meta" else "cpu"
+
+
 def _initialise(layer: nn.Linear | nn.Conv2d, generator: torch.Generator) -> None:
+    if layer.weight.is_meta:
+        return
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

@@ -13,6 +13,8 @@ __all__ = ["AsTheyAre", "InputScale"]
 #: Numbers that are in float64 at a time, when inputs are scaled and when the scale is fitted.
 _SCALED_AT_ONCE = 1 << 19
 _FITTED_AT_ONCE = 1 << 24
+#: The share of its mean by which a feature varies at least, if it is more than rounding: 1e-6 for what comes in float32.
+_RESOLUTION = {torch.float64: 1e-13}
 
 
 class InputScale(nn.Module):
@@ -59,17 +61,24 @@ class InputScale(nn.Module):
         share = (rows / (rows.sum() * prod(x.shape[d] for d in dims[1:]))).reshape(-1, *[1] * (x.ndim - 1))
         # In blocks: all of the data in float64 could be eight times its size.
         size = min(4096, _rows(x, _FITTED_AT_ONCE))
-        mean, variance = torch.zeros_like(self.mean), torch.zeros_like(self.mean)
+        mean, variance, reach = (torch.zeros_like(self.mean) for _ in range(3))
         for block, part in zip(x.split(size), share.split(size), strict=True):
             mean += _float64(block).mul_(part).sum(dims, keepdim=True)[0]
         for block, part in zip(x.split(size), share.split(size), strict=True):
-            variance += _float64(block).sub_(mean).square_().mul_(part).sum(dims, keepdim=True)[0]
-        deviation = variance.sqrt()
-        varies = deviation > 1e-6 * mean.abs()
+            apart = _float64(block).sub_(mean).abs_()
+            reach = torch.maximum(reach, apart.amax(dims, keepdim=True)[0])
+            variance += apart.square_().mul_(part).sum(dims, keepdim=True)[0]
+        deviation, least = variance.sqrt(), _RESOLUTION.get(x.dtype, 1e-6) * mean.abs()
+        if bool(((deviation == 0) & (reach > least) & (reach < 1e-100)).any()):
+            raise ValueError(
+                "Some features of X vary by less than 1e-150, which is too little to reckon with: multiply X by a large number."
+            )
+        varies = deviation > least
         common = deviation[varies].square().mean().sqrt() if varies.any() else deviation.new_ones(())
-        # Rounded to float32, so that the order in which rows were added up leaves no trace.
-        self.mean.copy_(mean.float())
-        self.spread.copy_(torch.where(varies, deviation, common).float())
+        # What never varied may be a huge number, which is not known to within the common spread.
+        spread = _rounded(torch.where(varies, deviation, torch.maximum(common, 1e-6 * mean.abs())))
+        self.mean.copy_(_rounded_within(mean, spread))
+        self.spread.copy_(spread)
         self.fitted.fill_(True)
 
     def set(self, mean: Sequence[float], spread: Sequence[float]) -> None:
@@ -108,6 +117,20 @@ class InputScale(nn.Module):
 def _float64(x: Tensor) -> Tensor:
     """Copy inputs, so that what comes next can be done in place: making room anew for each step takes longer than the sums."""
     return x.to(torch.float64, copy=True)
+
+
+def _rounded(numbers: Tensor) -> Tensor:
+    """Numbers with as many digits as float32 has, so that the order in which rows were added up leaves no trace."""
+    mantissa, exponent = torch.frexp(numbers)
+    power: Tensor = torch.pow(numbers.new_tensor(2.0), exponent)
+    return mantissa.mul(1 << 24).round().div(1 << 24) * power
+
+
+def _rounded_within(mean: Tensor, spread: Tensor) -> Tensor:
+    """A mean rounded as the spread is, or to a small part of the spread where that is less than float32 can tell."""
+    rounded = _rounded(mean)
+    step: Tensor = torch.pow(spread.new_tensor(2.0), torch.frexp(spread).exponent - 8)
+    return torch.where((rounded - mean).abs() > 0.01 * spread, (mean / step).round() * step, rounded)
 
 
 def _rows(x: Tensor, numbers: int) -> int:

@@ -115,6 +115,7 @@ def test_a_projector_that_has_drifted_is_rebuilt_when_it_settles():
     kept.P.neg_()  # spoilt
     for number in range(40, 64):
         kept.absorb(rows[:, number : number + 1], torch.tensor(0.1))
+    kept.settle()
     torch.testing.assert_close(kept.P[0], closed_form(rows[0], float(torch.tensor(0.1))), rtol=0, atol=1e-10)
 
 
@@ -127,3 +128,64 @@ def test_what_waited_does_not_leak_into_a_state_that_is_loaded():
     assert torch.equal(kept.project(probe), probe)
     kept.rebuild()
     assert torch.equal(kept.A, torch.zeros(1, 5, 5, dtype=torch.float64))
+
+
+# Extremes
+
+
+def check_sound(layer, expected=None, atol=1e-12):
+    """Symmetric, with eigenvalues in (0, 1] but for rounding, before and after a rebuild."""
+    for _ in range(2):
+        P = layer.project(torch.eye(layer.P.shape[-1], dtype=torch.float64)[None])[0]
+        assert torch.isfinite(P).all()
+        assert float((P - P.T).abs().max()) <= 1e-12
+        values = torch.linalg.eigvalsh(P)
+        assert float(values.min()) > -1e-12
+        assert float(values.max()) <= 1 + 1e-6
+        if expected is not None:
+            torch.testing.assert_close(P, expected, rtol=1e-6, atol=atol)
+        layer.rebuild()
+
+
+@pytest.mark.parametrize(("block", "count"), [(100, 1_000_000), (7, 70_000), (1, 10_000)])
+def test_a_projector_is_sound_after_a_million_rows_in_float32(block, count):
+    layer, rows = LayerProjector(1, 16), torch.randn(count, 16, generator=generator(0))
+    rows[:, 3] = rows[:, 2]  # a direction that nothing uses
+    for part in rows.split(block):
+        layer.absorb(part[None], torch.tensor(30.0))
+    total = torch.eye(16, dtype=torch.float64) + rows.double().T @ rows.double() / 30
+    check_sound(layer, torch.linalg.inv(total), atol=1e-9)
+    unused = torch.zeros(16, dtype=torch.float64)
+    unused[2], unused[3] = 0.5**0.5, -(0.5**0.5)
+    assert float(unused @ layer.P[0] @ unused) == pytest.approx(1, abs=1e-6)
+
+
+ROWS = {
+    "any": torch.randn(400, 16, generator=generator(0)),
+    "constant": torch.ones(400, 16),
+    "three rows again and again": torch.randn(3, 16, generator=generator(0))[torch.arange(400) % 3],
+    "zero": torch.zeros(400, 16),
+    "of four dimensions": torch.randn(400, 4, generator=generator(0)) @ torch.randn(4, 16, generator=generator(1)),
+    "of mixed scales": torch.randn(400, 16, generator=generator(0)) * torch.logspace(-15, 15, 16),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e22])
+@pytest.mark.parametrize("alpha", [1e-12, 30.0, 1e12])
+@pytest.mark.parametrize("block", [1, 5, 20])
+def test_a_projector_is_sound_whatever_it_absorbs(kind, scale, alpha, block):
+    layer, rows = LayerProjector(1, 16), ROWS[kind] * scale
+    for part in rows.split(block):
+        layer.absorb(part[None], torch.tensor(alpha, dtype=torch.float64))
+    check_sound(layer)
+    largest = rows[rows.norm(dim=1).argmax()].double()
+    form = largest @ layer.P[0] @ largest  # below α for whatever was absorbed
+    assert float(form) <= max(alpha, 1e-12 * float(largest.square().sum())) * (1 + 1e-6)
+
+
+def test_the_largest_numbers_of_float32_are_absorbed():
+    layer = LayerProjector(1, 8)
+    for row in torch.eye(8)[:3]:
+        layer.absorb(3.4e38 * row[None, None], torch.tensor(1e-12, dtype=torch.float64))
+    check_sound(layer, torch.diag(torch.tensor([0.0] * 3 + [1.0] * 5)).double())

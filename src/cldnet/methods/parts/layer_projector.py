@@ -43,6 +43,8 @@ class LayerProjector(nn.Module):
     rebuild_every = 1000
     #: Rows that may wait. More make products with the projector dearer, fewer settle it more often.
     settle_every = 32
+    #: Rounding of a step, as a share of what it takes off, above which the projector is rebuilt instead.
+    most_rounding = 1e-6
 
     def __init__(self, groups: int, width: int) -> None:
         super().__init__()
@@ -60,17 +62,34 @@ class LayerProjector(nn.Module):
     def absorb(self, rows: Tensor, alpha: Tensor) -> None:
         """Absorb rows ``(groups, rows, width)`` with one α (Eq. 6)."""
         weighted = rows.double() * alpha.double().rsqrt()
-        if weighted.shape[1] >= weighted.shape[2]:  # Woodbury's small matrix would be the larger one
+        corrections = self._corrections(weighted)
+        if corrections is None:
             self.settle()
             self.A.baddbmm_(weighted.mT, weighted)
             self.rebuild()
             return
-        self._wait(projector.correction(self._times(weighted, self.P), weighted), weighted)
+        self._wait(corrections, weighted)
         self._updates += 1
         if self._waiting >= self.settle_every:
             self.settle()
             if self._updates >= self.rebuild_every or projector.has_drifted(self.P, weighted[:, -1], 1.0):
                 self.rebuild()
+
+    def _corrections(self, weighted: Tensor) -> Tensor | None:
+        """What rows take off the projector; nothing where a rebuild costs less, or where rounding leaves no other way."""
+        if weighted.shape[1] >= weighted.shape[2]:  # Woodbury's small matrix would be the larger one
+            return None
+        # P is off by rounding, and so is rᵀPr by as much of ‖r‖², which is to be compared with 1.
+        if (
+            float(weighted.square().sum(2).amax()) * weighted.shape[2] * torch.finfo(torch.float64).eps
+            > self.most_rounding
+        ):
+            return None
+        try:
+            corrections = projector.correction(self._times(weighted, self.P), weighted)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not list it
+            return None
+        return corrections if bool(corrections.isfinite().all()) else None
 
     def remove(self, rows: Tensor, alpha: Tensor) -> None:
         """Take rows out again that were absorbed with the same α."""

@@ -1,0 +1,244 @@
+"""The audit of a model: each promise, whether it holds, and the figures behind it, as sentences and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cldnet.audit.likeness import FEW, LIMIT, Finding, compare
+from cldnet.device import generator
+from cldnet.footprint import Footprint, Sizes, footprint, multiplications
+from cldnet.methods.exact import Exact
+from cldnet.model import Model
+from cldnet.version import __version__
+
+__all__ = ["FEW", "Audit", "Promise", "audit_model"]
+
+#: Version of the JSON's layout.
+SCHEMA = 1
+_NAMED = 6  # labels that a sentence names
+
+
+class Promise(NamedTuple):
+    """A promise, whether it holds (``None``: nobody can tell), and why."""
+
+    name: str
+    holds: bool | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a model keeps, and whether it keeps its promises.
+
+    Attributes
+    ----------
+    solver : str
+    tasks, classes : int
+        Tasks learned, and classes known.
+    footprint : Footprint
+        Bytes by kind now, and trainable parameters.
+    macs : int
+        Multiplications and additions that one answer takes.
+    sizes : Sizes
+        Bytes by kind after each task, as far as they were noted.
+    counts : dict
+        Examples of each class; ``None`` where they were not counted.
+    claims : dict of str to bool
+        What the method promises: ``rehearsal_free`` and ``constant_size``.
+    findings : tuple of Finding or None
+        What was found when all that is kept was compared with training rows; ``None`` if there were none to compare with.
+    compared, given : int
+        Rows that were compared, and rows that were given.
+    """
+
+    solver: str
+    tasks: int
+    classes: int
+    footprint: Footprint
+    macs: int
+    sizes: Sizes
+    counts: dict[Any, int | None]
+    claims: dict[str, bool]
+    findings: tuple[Finding, ...] | None = None
+    compared: int = 0
+    given: int = 0
+
+    @property
+    def revealing(self) -> dict[Any, int]:
+        """Classes with fewer than `FEW` examples, whose sums may tell of one of them."""
+        return {label: count for label, count in self.counts.items() if count is not None and count < FEW}
+
+    @property
+    def like(self) -> list[Finding]:
+        """What is like a training row, the most alike first."""
+        found = [finding for finding in self.findings or () if finding.verdict != "clear"]
+        return sorted(found, key=lambda finding: (finding.verdict != "revealing", -finding.largest))
+
+    @property
+    def promises(self) -> list[Promise]:
+        """Every promise, and whether it holds."""
+        return [self._size(), self._likeness()]
+
+    @property
+    def holds(self) -> bool:
+        """Whether no promise is broken. One that nobody can tell is not."""
+        return all(promise.holds is not False for promise in self.promises)
+
+    def _size(self) -> Promise:
+        name, changes = "The model is constant in size", self.sizes.changes
+        if not changes:
+            return Promise(name, None, "The file is from before sizes were noted: teach it once more.")
+        if not self.sizes.constant:
+            sizes = ", ".join(f"{sum(size.bytes.values()):,} from task {size.tasks} on" for size in changes[-3:])
+            return Promise(name, False, f"Its bytes have changed: {sizes}.")
+        extended = f" It was extended when asked to, after task {changes[-1].tasks}." if changes[-1].asked else ""
+        size, begun = sum(changes[-1].bytes.values()), changes[0].tasks
+        return Promise(name, True, f"{size:,} bytes; it did not grow from task {begun} to task {self.tasks}.{extended}")
+
+    def _likeness(self) -> Promise:
+        name = f"Nothing stored has a |cosine| beyond {LIMIT} with a training row"
+        if self.findings is None:
+            return Promise(
+                name, None, "There were no training rows to compare with: hand them over to have it checked."
+            )
+        rows = f"{self.compared:,} rows" if self.compared == self.given else f"{self.compared:,} of {self.given:,} rows"
+        verdicts = {finding.verdict for finding in self.findings}
+        largest = max((finding.largest for finding in self.findings if finding.verdict == "clear"), default=0.0)
+        if "revealing" in verdicts:
+            worst = self.like[0]
+            where = f"{worst.form} {worst.at} of {worst.tensor} has {worst.largest:.4f} with rows {worst.space}"
+            reason = f"Compared with {rows}: {where}, and fewer than {FEW} rows have that in common."
+            return Promise(name, False, reason)
+        if "shared" in verdicts:
+            reason = f"What is beyond it is like {FEW} or more of {rows} at once: it is what they have in common."
+            return Promise(name, None, reason)
+        rest = " Vectors too short to tell are set aside." if "chance" in verdicts else ""
+        return Promise(name, True, f"{rows}; the largest is {largest:.4f}.{rest}")
+
+    @property
+    def examples(self) -> str:
+        """Which classes have so few examples that their sums reveal something of one of them, and what to do about it."""
+        unknown = [repr(label) for label, count in self.counts.items() if count is None]
+        if self.revealing:
+            few = _some([f"{label!r} ({count})" for label, count in self.revealing.items()])
+            return f"Classes with fewer than {FEW} examples are revealing: {few}. {self.advice}"
+        if unknown:
+            return f"The examples of some classes were not counted, in a file from before: {_some(unknown)}."
+        least = min((count for count in self.counts.values() if count is not None), default=0)
+        return f"No class has fewer than {FEW} examples; the smallest of {self.classes} has {least:,}."
+
+    @property
+    def advice(self) -> str:
+        """What can be done about classes with few examples."""
+        if self.solver == "exact":
+            return "Teach them more, join them (join_classes), blur them (add_noise), or forget them."
+        return f"Teach a class only when there are {FEW} examples or more of it."
+
+    @property
+    def reveals(self) -> str:
+        """What the numbers that are kept do tell; this is not differential privacy."""
+        kept = (
+            "The sum of a class's features tells their mean, and that of a class with one example is that example's features; "
+            "the second moments tell how the features of all examples vary together."
+            if self.solver == "exact"
+            else "The projectors' sums tell how the inputs of each layer vary together over all examples, the first layer's "
+            "being the scaled inputs themselves: where one example alone moves an input or a unit, its row of that sum is that "
+            "example. Leave out inputs that hardly any example has, or take solver='exact', whose features mix all inputs."
+        )
+        return (
+            f"{kept} Who has two versions of a model knows what was added in between, which may be one example's. This is not "
+            "differential privacy: whoever may not see such sums should not get the file."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Give all figures in types that JSON has."""
+        return {
+            "schema": SCHEMA,
+            "version": __version__,
+            "solver": self.solver,
+            "tasks": self.tasks,
+            "classes": self.classes,
+            "claims": self.claims,
+            "holds": self.holds,
+            "promises": [promise._asdict() for promise in self.promises],
+            "bytes": self.footprint.bytes,
+            "total_bytes": self.footprint.total,
+            "label_bytes": self.footprint.labels,
+            "parameters": self.footprint.parameters,
+            "macs": self.macs,
+            "sizes": self.sizes.to_json(),
+            "counts": [[label, count] for label, count in self.counts.items()],
+            "revealing": list(self.revealing),
+            "examples": self.examples,
+            "limit": LIMIT,
+            "few": FEW,
+            "compared": self.compared,
+            "given": self.given,
+            "findings": None
+            if self.findings is None
+            else [{**asdict(finding), "verdict": finding.verdict} for finding in self.findings],
+            "reveals": self.reveals,
+        }
+
+    def __str__(self) -> str:
+        marks = {True: "holds", False: "BROKEN", None: "untold"}
+        lines = [f"{marks[promise.holds]:>7}  {promise.name}. {promise.reason}" for promise in self.promises]
+        kept = ", ".join(f"{kind} {count:,}" for kind, count in self.footprint.bytes.items())
+        return "\n".join(
+            (
+                f"{self.solver}: {self.tasks} tasks, {self.classes} classes",
+                *lines,
+                f"{'reveals' if self.revealing else 'classes':>7}  {self.examples}",
+                f"  bytes  {self.footprint.total:,} ({kept}), and {self.footprint.labels:,} of labels",
+                f"   size  {self.footprint.parameters:,} trainable parameters, {self.macs:,} multiply-adds an answer",
+                f"   note  {self.reveals}",
+            )
+        )
+
+
+def audit_model(
+    model: Model,
+    x: Tensor | None = None,
+    rows: int | None = 2000,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Audit:
+    """Audit a model; compare what it keeps with training inputs, or with so many of them drawn at random."""
+    learner, labels = model.learner, model.labels
+    claims: Mapping[str, bool] = {name: getattr(learner.traits, name) for name in ("rehearsal_free", "constant_size")}
+    findings, compared = None, 0
+    if x is not None:
+        drawn = x if rows is None or len(x) <= rows else x[torch.randperm(len(x), generator=generator(seed))[:rows]]
+        findings, compared = tuple(compare(learner, drawn, on_progress)), len(drawn)
+    return Audit(
+        solver=model.structure.solver,
+        tasks=learner.tasks,
+        classes=len(labels.classes),
+        footprint=footprint(learner, labels=len(str(labels.to_json()["labels"]).encode())),
+        macs=multiplications(learner, model.inputs.shape),
+        sizes=model.sizes,
+        counts=_counts(model),
+        claims=dict(claims),
+        findings=findings,
+        compared=compared,
+        given=0 if x is None else len(x),
+    )
+
+
+def _counts(model: Model) -> dict[Any, int | None]:
+    """Examples of each class. Where older files did not count them, the exact solver's weights tell."""
+    counts = model.labels.counts
+    if isinstance(model.learner, Exact):
+        weights = model.learner.class_weights.tolist()
+        rows = dict(zip(model.labels.classes.tolist(), model.labels.columns.tolist(), strict=True))
+        return {label: round(weights[rows[label]]) if count is None else count for label, count in counts.items()}
+    return counts
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join([*names[:_NAMED], *([f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else [])])

@@ -1,0 +1,153 @@
+"""What an audit says of a model: sizes, examples, promises; the same as sentences and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cldnet import CLDNetClassifier
+from cldnet.audit.report import Audit
+from cldnet.footprint import Sizes
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(80, 20))
+Y = np.repeat(["cat", "dog", "emu", "owl"], 20)
+SOLVERS = ("exact", "hbo")
+
+
+def taught(solver: str, **parameters: Any) -> CLDNetClassifier:
+    # All rows move all units of this net. One of ReLUs has units that few of so few rows move, see below.
+    net = (
+        {}
+        if solver == "exact"
+        else {"backbone": nn.Sequential(nn.Linear(20, 10), nn.Tanh()), "embed_dim": 16, "epochs": 1}
+    )
+    clf = CLDNetClassifier(solver, **{"capacity": 6, "random_state": 0, **net, **parameters})
+    return clf.partial_fit(X[:40], Y[:40]).partial_fit(X[40:], Y[40:])
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_sound_model_holds_its_promises(solver: str) -> None:
+    audit = taught(solver).audit(X)
+    assert audit.holds
+    assert [promise.holds for promise in audit.promises] == [True, True]
+    assert (audit.tasks, audit.classes, audit.compared, audit.given) == (2, 4, 80, 80)
+    assert audit.counts == dict.fromkeys(("cat", "dog", "emu", "owl"), 20)
+    assert audit.footprint.total == sum(audit.sizes.changes[0].bytes.values())
+    assert "does not" not in str(audit)
+    assert str(audit).count("holds") == 2
+
+
+def test_without_rows_nothing_is_claimed_of_them() -> None:
+    audit = taught("exact").audit()
+    assert audit.findings is None
+    assert [promise.holds for promise in audit.promises] == [True, None]
+    assert audit.holds
+
+
+def test_rows_are_drawn_as_asked_for() -> None:
+    clf = taught("exact")
+    assert (clf.audit(X, rows=7).compared, clf.audit(X, rows=None).compared) == (7, 80)
+    with pytest.raises(ValueError, match="rows=0 should be a whole number of at least 1"):
+        clf.audit(X, rows=0)
+    with pytest.raises(ValueError, match="X has 3 features"):
+        clf.audit(X[:, :3])
+
+
+def test_a_unit_that_one_example_alone_moves_shows_it_and_the_audit_says_so() -> None:
+    rows = np.zeros((80, 20))
+    rows[:, :19] = np.abs(X[:, :19])
+    rows[40, 19] = 5.0  # a word that one text alone has
+    clf = CLDNetClassifier("hbo", nn.Sequential(nn.Linear(20, 10), nn.Tanh()), embed_dim=16, capacity=6, random_state=0)
+    audit = clf.partial_fit(rows[:40], Y[:40]).partial_fit(rows[40:], Y[40:]).audit(rows)
+    assert not audit.holds
+    worst = audit.like[0]
+    assert (worst.tensor, worst.at, worst.space) == ("projection.layers.0.A", 19, "scaled")
+    assert "one example alone" in audit.reveals
+
+
+def test_a_class_with_one_example_is_revealing_and_its_sum_is_found() -> None:
+    clf = taught("exact").partial_fit(X[:1] + 1, ["bee"])
+    audit = clf.audit(np.concatenate([X, X[:1] + 1]))
+    assert audit.revealing == {"bee": 1}
+    assert "'bee' (1)" in audit.examples
+    assert "join_classes" in audit.examples
+    assert not audit.holds
+    worst = audit.like[0]
+    assert (worst.tensor, worst.verdict, worst.at, worst.copies) == ("class_sums", "revealing", 4, 1)
+
+
+def test_joining_noise_and_forgetting_take_the_revealing_class_away() -> None:
+    rows = np.concatenate([X, X[:1] + 1])
+    for mend in (
+        lambda clf: clf.join_classes(["bee"], "emu"),
+        lambda clf: clf.add_noise(40.0, random_state=0),
+        lambda clf: clf.forget(X[:1] + 1, ["bee"]),
+    ):
+        clf = taught("exact").partial_fit(X[:1] + 1, ["bee"])
+        mend(clf)
+        assert clf.audit(rows).holds
+
+
+def test_counts_follow_what_is_learned_forgotten_and_merged() -> None:
+    clf = taught("exact", backbone=taught("exact").feature_map_)
+    clf.partial_fit(X[:5], Y[:5], sample_weight=[2.0] * 5).forget(X[20:23], Y[20:23])
+    other = CLDNetClassifier(backbone=clf.feature_map_, capacity=6).fit(X[40:44], Y[40:44])
+    clf.merge([other])
+    assert clf.audit().counts == {"cat": 25, "dog": 17, "emu": 24, "owl": 20}
+    assert clf.join_classes(["cat"], "dog").audit().counts == {"dog": 42, "emu": 24, "owl": 20}
+    assert clf.forget_class("emu").audit().counts == {"dog": 42, "owl": 20}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_sizes_and_counts_survive_the_file_and_an_extension_is_no_growth(solver: str, tmp_path: Path) -> None:
+    clf = taught(solver)
+    clf.save(tmp_path / "model")
+    before = clf.audit().to_json()
+    clf = CLDNetClassifier.load(tmp_path / "model", backbone=None if solver == "exact" else clf.backbone)
+    assert clf.audit().to_json() == before
+    clf.extend(9).partial_fit(X[:20], ["fox"] * 20)
+    audit = clf.audit()
+    assert [(size.tasks, size.asked) for size in audit.sizes.changes] == [(1, False), (2, True)]
+    assert audit.promises[0].holds
+    assert "extended when asked to, after task 2" in audit.promises[0].reason
+
+
+def test_a_file_from_before_is_told_what_is_not_known() -> None:
+    old = Path(__file__).parents[1] / "fixtures" / "store" / "2"
+    exact = CLDNetClassifier.load(old / "exact.cldnet").audit()
+    assert exact.promises[0].holds is None
+    assert exact.counts == {"cat": 6, "dog": 6, "owl": 6}  # the sums know
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5))
+    hbo = CLDNetClassifier.load(old / "hbo.cldnet", backbone=module).audit()
+    assert hbo.counts == dict.fromkeys(("cat", "dog", "owl"))
+    assert "not counted" in hbo.examples
+
+
+def test_a_model_that_grew_has_broken_its_promise() -> None:
+    audit = taught("exact").audit()
+    grown = Audit(**{**vars(audit), "sizes": Sizes().noted(1, {"sums": 8}).noted(2, {"sums": 16})})
+    assert not grown.holds
+    assert grown.promises[0].reason == "Its bytes have changed: 8 from task 1 on, 16 from task 2 on."
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_the_json_says_all_that_the_audit_does(solver: str) -> None:
+    audit = taught(solver).audit(X)
+    said = json.loads(json.dumps(audit.to_json()))
+    assert said["holds"] is True
+    assert said["total_bytes"] == audit.footprint.total
+    assert len(said["findings"]) == len(audit.findings or ())
+    assert "not differential privacy" in " ".join(said["reveals"].split())
+
+
+def test_multiply_adds_are_those_of_one_answer() -> None:
+    clf = CLDNetClassifier("hbo", nn.Linear(20, 5), capacity=6, embed_dim=8, epochs=1, random_state=0).fit(X, Y)
+    assert clf.audit().macs == 20 * 5 + 5 * 8 + 8 * 6
