@@ -116,8 +116,8 @@ def crash(solver: str, kills: int, folder: Path, draw: random.Random) -> None:
     print(f"{solver}: undisturbed in {length:.1f} s", flush=True)
     done = runs = saved = 0
     while True:
-        # Up to half of a whole run, so that some kills meet its beginning and some its end; at last nobody kills it any more.
-        moment = draw.uniform(0, length / 2) if done < kills else None
+        # Up to a whole run, so that kills meet its beginning, its end, and what is saved last; at last nobody kills any more.
+        moment = draw.uniform(0, length) if done < kills else None
         if not ended(forked(lambda: teach(killed, solver)), moment):
             done, saved = done + 1, check(killed, solver, saved)
             continue
