@@ -1,0 +1,159 @@
+"""One file, one process: forked from a warm one, with bounds on time and memory, and a watch on all that it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+#: Memory that a load may take on top of what the process had.
+MEMORY = 1 << 30
+#: What a sentence has at least.
+WORDS = 4
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+#: What no reader of data has to do with, whatever it reads.
+_FORBIDDEN = {
+    *("exec", "code.__new__", "import", "marshal.loads", "pickle.find_class", "subprocess.Popen", "sys.addaudithook"),
+    *("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn"),
+    *("ctypes.dlopen", "socket.connect", "socket.bind", "webbrowser.open", "sys._getframe.f_trace"),
+}
+#: What changes the disk: within a folder that it may write to.
+_CHANGING = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.symlink", "os.truncate"}
+
+
+class ViolationError(Exception):
+    """Something that must not happen, in words."""
+
+
+@dataclass
+class Watch:
+    """What was done while it was on, that whoever reads a file has no business with."""
+
+    folder: Path | None = None
+    on: bool = False
+    seen: list[str] = field(default_factory=list)
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.on and self._odd(event, arguments):
+            self.on = False  # so that its own words are no event
+            self.seen.append(f"{event} {arguments!r:.200}")
+            self.on = True
+
+    def _odd(self, event: str, arguments: tuple[Any, ...]) -> bool:
+        if event == "compile":
+            return arguments[1] != "<unknown>"  # what ast.literal_eval calls its text, which is parsed and never run
+        if event == "open":
+            path, mode, flags = arguments
+            writes = bool(set(mode or "") & set("wax+")) or bool((flags or 0) & _WRITING)
+            return writes and not isinstance(path, int) and not self._within(path)
+        if event in _CHANGING:
+            folder = next((each for each in arguments[1:] if isinstance(each, int) and each > 2), None)
+            return not self._within(arguments[0], "" if folder is None else os.readlink(f"/proc/self/fd/{folder}"))
+        return event in _FORBIDDEN
+
+    def _within(self, path: Any, below: str = "") -> bool:
+        place = os.path.realpath(os.path.join(below, os.fsdecode(path)))
+        return self.folder is not None and (place + os.sep).startswith(os.path.realpath(self.folder) + os.sep)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a file: a verdict (``"refused"``, ``"equal"``, …), or None and why."""
+
+    verdict: str | None
+    detail: str
+
+
+def refusal(error: BaseException) -> str:
+    """The sentence of a refusal; anything else than a sentence is a violation."""
+    text = str(error)
+    if not isinstance(error, ValueError | OSError) or len(text.split()) < WORDS or isinstance(error, UnicodeError):
+        raise ViolationError(f"{type(error).__name__}: {text:.300}") from error
+    return text
+
+
+def watched(load: Callable[[], Any], watch: Watch) -> tuple[bool, Any]:
+    """Load something under a watch; tell whether it was refused, in a sentence, and what was loaded if not."""
+    watch.on = True
+    try:
+        return False, load()
+    except ViolationError:
+        raise
+    except BaseException as error:
+        watch.on = False
+        refusal(error)
+        return True, None
+    finally:
+        watch.on = False
+
+
+def judge(work: Callable[[Watch], str], folder: Path | None, seconds: float) -> Outcome:
+    """Let a process of its own come to a verdict; one that takes too long is tried once more, for the machine may be busy."""
+    outcome = _once(work, folder, seconds)
+    return _once(work, folder, seconds) if outcome.detail.startswith("hang") else outcome
+
+
+def _once(work: Callable[[Watch], str], folder: Path | None, seconds: float) -> Outcome:
+    reader, writer = os.pipe()
+    process = os.fork()
+    if not process:
+        os.close(reader)
+        _serve(work, folder, writer)
+    os.close(writer)
+    try:
+        return _answer(reader, process, seconds)
+    finally:
+        os.close(reader)
+
+
+def _answer(reader: int, process: int, seconds: float) -> Outcome:
+    until, said = time.monotonic() + seconds, b""
+    while True:
+        ready, _, _ = select.select([reader], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return Outcome(None, f"hang: no answer in {seconds:g} s")
+        part = os.read(reader, 1 << 16)
+        if not part:
+            break
+        said += part
+    _, status = os.waitpid(process, 0)
+    if os.WIFSIGNALED(status):
+        return Outcome(None, f"crash: ended by {signal.Signals(os.WTERMSIG(status)).name}")
+    if not said:
+        return Outcome(None, f"crash: ended with {os.WEXITSTATUS(status)} and without a word")
+    return Outcome(*json.loads(said))
+
+
+def _serve(work: Callable[[Watch], str], folder: Path | None, writer: int) -> None:
+    """Come to a verdict, say it, and end without any of the parent's cleaning up."""
+    watch = Watch(folder)
+    warnings.simplefilter("ignore")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    sys.addaudithook(watch)
+    verdict: str | None = None
+    try:
+        verdict, detail = work(watch), ""
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+        if watch.seen:
+            verdict, detail = None, f"did {watch.seen[0]}"
+        elif grown > MEMORY:
+            verdict, detail = None, f"took {grown / 2**20:.0f} MiB"
+    except ViolationError as error:
+        detail = str(error)
+    except BaseException as error:  # whatever it is, it has to be told
+        detail = f"{type(error).__name__}: {error!s:.300}"
+    os.write(writer, json.dumps([verdict, detail]).encode())
+    os._exit(0)

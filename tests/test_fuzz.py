@@ -1,0 +1,57 @@
+"""A few hundred files of the fuzz test that anyone can run (``make fuzz-test``), and that it would tell."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("fuzz.py")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+forks = pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="processes are forked and bounded as Linux does"
+)
+
+
+@forks
+def test_files_of_strangers_and_of_bad_disks_are_refused_or_harmless() -> None:
+    command = [sys.executable, SCRIPT, "--store", "200", "--data", "100", "--seed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "store: 200 files" in done.stdout
+    assert "data: 100 files" in done.stdout
+    assert all(verdict in done.stdout for verdict in (" refused", " equal", " taken", " read"))
+
+
+HARMS = {
+    "time.sleep(9)": "hang",
+    "os.kill(os.getpid(), 11)": "crash: ended by SIGSEGV",
+    "torch.empty(1 << 29)": "can't allocate memory",
+    "[None] * (1 << 29)": "MemoryError",
+    "{}['labels']": "KeyError",
+    "__import__('wave')": "did import",
+    "os.system('true')": "did os.system",
+    "open(path.with_name('extra'), 'w')": "did open",
+    "pickle.loads(pickle.dumps(os.getcwd))": "did pickle.find_class",
+    "exec('1')": "did",
+}
+
+
+@forks
+def test_it_tells_whatever_a_file_does(tmp_path: Path) -> None:
+    lines = ", ".join(f"lambda: {harm}" for harm in HARMS)
+    code = f"""
+import os, pickle, sys, time, torch
+from pathlib import Path
+sys.path.append({str(SCRIPT.parent)!r})
+from fuzzing.guard import judge, watched
+path = Path("file")
+for harm in ({lines}):
+    print(judge(lambda watch: str(watched(harm, watch)), None, 1.0).detail)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
+    told = dict(zip(HARMS, done.stdout.splitlines(), strict=True))
+    assert {harm: said for harm, said in told.items() if HARMS[harm] not in said} == {}, done.stderr
