@@ -215,6 +215,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "does not hold a whole model",
     ),
     "a schema of words": (damage(lambda m: {**m, "schema": "two"}), "has layout 'two', and this version reads 1 to 3"),
+    "a million lists": (damage(lambda m: '{"schema": 3, "a": [' + "[]," * 999_999 + "[]]}"), "damaged manifest"),
     "a bottomless manifest": (damage(lambda m: '{"schema": ' + 99_999 * "["), "damaged manifest"),
     "a tensor too few": (without_a_tensor, "does not hold a whole model"),
     "tensors of other shapes": (of_other_shapes, "does not hold a whole model"),
@@ -263,6 +264,12 @@ def test_files_of_every_version_are_read_and_go_on_learning(version: int, tmp_pa
     features = load_map(OLD / str(version) / "map.cldnet")
     sums = Statistics.load(OLD / str(version) / "statistics.cldnet")
     assert CLDNetClassifier(backbone=features).merge([sums]).statistics().rows == sums.rows == 18
+
+
+def test_labels_may_have_as_many_brackets_as_they_like(tmp_path: Path) -> None:
+    names = np.array(["[" * 6000 + name for name in ("cat", "dog", "owl")])[Y]
+    make("exact").fit(X, names).save(tmp_path / "model")
+    assert CLDNetClassifier.load(tmp_path / "model").classes_[0].endswith("cat")
 
 
 def test_there_is_a_file_of_every_version() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 import cldnet.store as store
 from cldnet.data.rows import Rows, Session
-from cldnet.device import resolve_device
+from cldnet.device import bearable_threads, resolve_device
 from cldnet.discreet import Discreet
 from cldnet.fit import log_tenths
 from cldnet.labels import LabelTable
@@ -235,6 +235,7 @@ class CLDNetClassifier(Discreet):
                 raise ValueError(f"it is a file of another kind, {manifest['kind']!r:.80}")
             parameters = dict(manifest["parameters"])
             check_parameters(parameters)
+            parameters["n_threads"] = bearable_threads(parameters.get("n_threads"))
             parameters["backbone"] = read_backbone(parameters.get("backbone", "auto"), tensors)
             clf = cls(**{**parameters, **given})
             structure, options = clf._parameters(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,8 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["generator", "isolated_rng", "resolve_device", "resolve_dtype", "share_out", "tensor_bytes", "threads"]
+__all__ = [
+    "bearable_threads",
+    "generator",
+    "isolated_rng",
+    "resolve_device",
+    "resolve_dtype",
+    "share_out",
+    "tensor_bytes",
+    "threads",
+]
 
+_FEW_THREADS = 64
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _global_rng = RLock()
 
@@ -100,6 +111,19 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         _thread_blocks.leave(block)
+
+
+def bearable_threads(count: int | None) -> int | None:
+    """Threads that somebody else asked for, on another machine: no more than this one has processors, or 64.
+
+    Each thread takes room for its stack, and some hundreds of them may be more than a small machine can make.
+
+    Examples
+    --------
+    >>> bearable_threads(8), bearable_threads(None), (bearable_threads(4000) or 0) < 4000
+    (8, None, True)
+    """
+    return None if count is None else min(count, max(_FEW_THREADS, os.cpu_count() or 1))
 
 
 class _ThreadBlocks:

@@ -29,6 +29,8 @@ _KEY = "cldnet"  # one entry alone, since safetensors writes several in any orde
 _PART = 1 << 20
 #: Seconds after which a half-written file is nobody's: a younger one may be that of another process, which writes right now.
 _ABANDONED = 3600.0
+_MOST_LISTS = 10_000
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 #: What to do about the errors that a disk has.
 _ADVICE = {
     errno.ENOENT: "make the folder first",
@@ -201,6 +203,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     if _KEY not in header:
         raise ValueError(f"{name!r} is a safetensors file, but not a model that cldnet wrote: check the path.")
     try:
+        _check_lists(header[_KEY])
         manifest = json.loads(header[_KEY])
         version, signature = manifest["schema"], manifest.pop("digest", None)
         _check_plain(manifest)
@@ -215,6 +218,14 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     if signature != (found if version > 1 else None):
         raise ValueError(f"{name!r} holds something else than was written: use the last good copy.")
     return tensors, newest
+
+
+def _check_lists(text: str) -> None:
+    """Refuse more lists and objects than any manifest has: a million of them, one in another, take seconds to read."""
+    for shown in (text, _TEXT.sub("", text)):  # the second look, without what stands in quotes, is for odd labels alone
+        if shown.count("[") + shown.count("{") <= _MOST_LISTS:
+            return
+    raise ValueError("lists within lists")
 
 
 def _check_plain(manifest: Any) -> None:

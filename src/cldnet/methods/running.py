@@ -2,6 +2,7 @@
 
 A module names such attributes in its class: ``running: ClassVar = ("optimizer",)``. Each is a tensor, a whole number, a dict of
 tensors, or an optimiser. What a task's beginning makes anew from the state before it (a teacher, a box) need not be named.
+A module with a method ``check_running`` is asked, when it has been given its own, whether they go together.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ def load_running(learner: nn.Module, state: Mapping[str, Tensor]) -> None:
     for place, (module, attribute) in known.items():
         if parts[place]:
             setattr(module, attribute, _given(module.__dict__.get(attribute), parts[place]))
+    for module in {module: None for module, _ in known.values()}:
+        if callable(check := getattr(module, "check_running", None)):
+            check()
 
 
 def _named(learner: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
@@ -84,11 +88,22 @@ def _given(value: Any, parts: Mapping[str, Tensor]) -> Any:
         for key, tensor in parts.items():
             if key != "/lr":
                 _, number, name = key.split("/")
-                value.state[parameters[int(number)]][name] = tensor.clone()
+                parameter = parameters[int(number)]
+                if tensor.shape not in ((), parameter.shape):
+                    raise ValueError(
+                        f"{name} has the shape {tuple(tensor.shape)}, its parameter {tuple(parameter.shape)}"
+                    )
+                value.state[parameter][name] = tensor.clone()
         return value
     if isinstance(value, Mapping):
         return {key.removeprefix("/"): tensor.clone() for key, tensor in parts.items()}
-    return int(parts[""]) if isinstance(value, int) else parts[""].clone()
+    return _whole(parts[""]) if isinstance(value, int) else parts[""].clone()
+
+
+def _whole(tensor: Tensor) -> int:
+    if tensor.dtype != torch.int64 or tensor.shape != () or int(tensor) < 0:
+        raise ValueError("a count should be one whole number from 0 on")
+    return int(tensor)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

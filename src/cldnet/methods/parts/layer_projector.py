@@ -137,6 +137,13 @@ class LayerProjector(nn.Module):
         self._rows[0, :, self._waiting : end], self._rows[1, :, self._waiting : end] = corrections, weighted
         self._waiting = end
 
+    def check_running(self) -> None:
+        """Refuse rows that wait, read from a file, which cannot be this layer's."""
+        rows, (groups, width, _) = self._rows, self.P.shape
+        fit = rows is None or (rows.dtype == self.P.dtype and (*rows.shape[:2], *rows.shape[3:]) == (2, groups, width))
+        if not fit or self._waiting > (0 if rows is None else rows.shape[2]):
+            raise ValueError(f"{self._waiting} rows that wait for a projector of {width} inputs are not there")
+
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
         self._clear()  # it belonged to the state before
