@@ -22,6 +22,7 @@ __all__ = [
     "label_kernel",
     "linear_kernel",
     "median_kernel",
+    "median_off_diagonal",
     "nhsic",
     "nhsic_normalised",
     "normalise",
@@ -64,7 +65,7 @@ def median_kernel(x: Tensor) -> Tensor:
             [0.1353, 0.6065, 1.0000]])
     """
     squared = _squared_distances(_rows(x))
-    return torch.exp(squared / (-2 * _median_off_diagonal(squared.detach()))).to(x.dtype)
+    return torch.exp(squared / (-2 * median_off_diagonal(squared.detach()))).to(x.dtype)
 
 
 def linear_kernel(x: Tensor) -> Tensor:
@@ -207,7 +208,7 @@ def _squared_distances(rows: Tensor) -> Tensor:
     return (norms.unsqueeze(0) + norms.unsqueeze(1) - 2 * gram).clamp_min(0)
 
 
-def _median_off_diagonal(squared: Tensor) -> Tensor:
+def median_off_diagonal(squared: Tensor) -> Tensor:
     n = len(squared)
     i, j = torch.triu_indices(n, n, offset=1, device=squared.device)
     median = squared[i, j].median() if n > 1 else squared.new_zeros(())

@@ -11,7 +11,7 @@ data, and leave the HBO step out; the paper's own are in `cldnet.methods.cldnet_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -267,30 +267,27 @@ class CLDNet(Learner):
         ``Z_l`` is what the next layer takes in (so behind the activation), or the layer's output where that is not fed on.
         Only the layer's own weights follow: Eq. 5 is read block by block.
         """
-        terms = self.config.dependence.of_batch(x.flatten(1), y)
+        derivative = self.config.dependence.of_batch(x.flatten(1), y, self.config.beta)
         deltas: list[Tensor | None] = []
         for output, following in zip(flow.outputs, [*flow.inputs[1:], flow.outputs[-1]], strict=True):
             delta = None
             if output.requires_grad:  # else the user froze it
                 if following.requires_grad and len(following) == len(x):
-                    delta = self._pull_back(terms, following, output)
+                    delta = _through(derivative(following.detach()), following, output)
                 # The next layer to run may not depend on this one (a parallel branch), or not have a row a sample.
                 if delta is None and len(output) == len(x):
-                    delta = self._pull_back(terms, output, output)
+                    delta = derivative(output.detach())
             deltas.append(delta)
         return deltas
-
-    def _pull_back(self, terms: Callable[[Tensor], tuple[Tensor, Tensor]], z: Tensor, output: Tensor) -> Tensor | None:
-        leaf = z.detach().requires_grad_()
-        on_input, on_label = terms(leaf)
-        (by_z,) = torch.autograd.grad(on_input - self.config.beta * on_label, leaf)
-        if z is output:
-            return by_z
-        (delta,) = torch.autograd.grad(z, output, by_z, retain_graph=True, allow_unused=True)
-        return delta
 
     def embedding_loss(self, z: Tensor, batch: Batch) -> Tensor:
         """Negative log-likelihood of the class vectors (Eq. 8, 9)."""
         logits = self.config.similarity(z, self.basis) / self.config.temperature
         logits = logits.masked_fill(~self.config.softmax.mask(self, batch), float("-inf"))
         return weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)
+
+
+def _through(by_z: Tensor, z: Tensor, output: Tensor) -> Tensor | None:
+    """Take a derivative back through the activation, to the layer's output; there is none if ``z`` came from elsewhere."""
+    (delta,) = torch.autograd.grad(z, output, by_z, retain_graph=True, allow_unused=True)
+    return delta

@@ -1,4 +1,4 @@
-"""The two terms of the HSIC bottleneck (Eq. 5) for a batch: dependence on the input and on the label."""
+"""The HSIC bottleneck (Eq. 5) of a batch: how to move a representation to depend less on the input and more on the label."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from cldnet.math import hsic
+from cldnet.math import bottleneck, hsic
 
 __all__ = ["Dependence", "NormalisedHSIC", "TraceHSIC"]
 
-#: Takes a layer's representation Z and returns its dependence on the batch's inputs X and on its labels Y.
-Terms = Callable[[Tensor], tuple[Tensor, Tensor]]
+#: Takes a layer's representation Z and returns the derivative of ``HSIC(Z, X) − β HSIC(Z, Y)`` by it.
+Derivative = Callable[[Tensor], Tensor]
 
 
 class Dependence(Protocol):
     """A measure of dependence."""
 
-    def of_batch(self, x: Tensor, y: Tensor) -> Terms:
+    def of_batch(self, x: Tensor, y: Tensor, beta: float) -> Derivative:
         """Prepare what all layers share for a batch of inputs and class rows."""
 
 
@@ -34,29 +33,30 @@ class NormalisedHSIC:
     sigma: float = 5.0
     epsilon: float = 1e-5
 
-    def of_batch(self, x: Tensor, y: Tensor) -> Terms:
-        """Normalise the kernels of X and Y once."""
-        # In float64 from the start: the kernels are computed in it, so there and back would only cost time.
-        r_x = hsic.normalise(hsic.gaussian_kernel(x.double(), self.sigma), self.epsilon)
-        r_y = hsic.normalise(hsic.label_kernel(y, dtype=torch.float64), self.epsilon)
+    def of_batch(self, x: Tensor, y: Tensor, beta: float) -> Derivative:
+        """Normalise the kernels of X and Y once: all layers take their difference."""
+        on_input = bottleneck.normalised(bottleneck.gaussian(x, self.sigma), self.epsilon)
+        against = on_input - beta * bottleneck.label_normalised(y, self.epsilon)
 
-        def terms(z: Tensor) -> tuple[Tensor, Tensor]:
-            r_z = hsic.normalise(hsic.gaussian_kernel(z.double(), self.sigma), self.epsilon)
-            return hsic.nhsic_normalised(r_z, r_x), hsic.nhsic_normalised(r_z, r_y)
+        def derivative(z: Tensor) -> Tensor:
+            kernel = bottleneck.gaussian(z, self.sigma)
+            pulled = bottleneck.pull_back(kernel, bottleneck.nhsic_derivative(kernel, against, self.epsilon))
+            return pulled.reshape(z.shape).to(z.dtype)
 
-        return terms
+        return derivative
 
 
 @dataclass(frozen=True)
 class TraceHSIC:
     """The trace form that the paper writes (Eq. 2), with bandwidths by the median rule so that it is not vanishing."""
 
-    def of_batch(self, x: Tensor, y: Tensor) -> Terms:
-        """Compute the kernels of X and Y once."""
-        k_x, k_y = hsic.median_kernel(x.double()), hsic.label_kernel(y, dtype=torch.float64)
+    def of_batch(self, x: Tensor, y: Tensor, beta: float) -> Derivative:
+        """Compute the kernels of X and Y once: all layers take their difference."""
+        on_input = bottleneck.median_gaussian(x).less_one
+        against = hsic.center(on_input - beta * hsic.label_kernel(y, dtype=on_input.dtype)) / max(len(y) - 1, 1) ** 2
 
-        def terms(z: Tensor) -> tuple[Tensor, Tensor]:
-            k_z = hsic.median_kernel(z.double())
-            return hsic.hsic(k_z, k_x), hsic.hsic(k_z, k_y)
+        def derivative(z: Tensor) -> Tensor:
+            pulled = bottleneck.pull_back(bottleneck.median_gaussian(z), against)
+            return pulled.reshape(z.shape).to(z.dtype)
 
-        return terms
+        return derivative
