@@ -135,13 +135,20 @@ class Projection(nn.Module):
                 gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
         return gradients
 
-    def backward(self, flow: Flow, loss: Tensor) -> dict[Tensor, Tensor]:
-        """Projected gradients of a loss that depends on the whole net, and plain ones of what is still free."""
+    def backward(self, flow: Flow, loss: Tensor, beside: Sequence[Tensor | None] | None = None) -> dict[Tensor, Tensor]:
+        """Projected gradients of a loss that depends on the whole net, and plain ones of what is still free.
+
+        Derivatives by the layers' outputs that come from elsewhere can be given beside it: they are added before anything is
+        projected, which costs no more than the loss alone.
+        """
         flow.check_not_overwritten()
         free = [parameter for parameter in self.taps.free.values() if parameter.requires_grad]
         outputs = [output for output in flow.outputs if output.requires_grad]
         derivatives = iter(torch.autograd.grad(loss, [*outputs, *free], allow_unused=True))
-        gradients = self.gradients(flow, [next(derivatives) if out.requires_grad else None for out in flow.outputs])
+        deltas = [next(derivatives) if out.requires_grad else None for out in flow.outputs]
+        if beside is not None:
+            deltas = [_sum(*pair) for pair in zip(deltas, beside, strict=True)]
+        gradients = self.gradients(flow, deltas)
         for parameter, gradient in zip(free, derivatives, strict=True):
             if gradient is not None:
                 gradients[parameter] = gradient
@@ -184,6 +191,10 @@ def descend(
         for gradient in gradients.values():
             gradient.mul_(unit)
     optimizer.step()
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if one is None else one if other is None else one + other
 
 
 def _running_statistics(net: nn.Module) -> list[str]:

@@ -112,12 +112,11 @@ class Together:
         config = learner.config
         flow, z = learner.forward_pass(x)
         config.when.on_step(learner, flow, batch)
-        bottleneck = learner.projection.gradients(flow, learner.bottleneck_deltas(flow, x, batch.y))
+        bottleneck = [
+            None if delta is None else self.weight * delta for delta in learner.bottleneck_deltas(flow, x, batch.y)
+        ]
         loss = learner.embedding_loss(z, batch)
-        gradients = learner.projection.backward(flow, loss)
-        for parameter, gradient in bottleneck.items():
-            gradients[parameter] = self.weight * gradient + gradients.get(parameter, 0.0)
-        learner.descend(learner.eae_optimizer, gradients, batch)
+        learner.descend(learner.eae_optimizer, learner.projection.backward(flow, loss, bottleneck), batch)
         return loss.detach()
 
 
