@@ -32,6 +32,9 @@ _KNEE = 8.0  # beyond this many spreads inputs are squeezed by _SQUEEZE: classes
 _SQUEEZE = 16.0
 _ACTIVATION_RANGE = 4.0  # root mean squares of the pre-activation that the 8 bits cover
 _MOST_WEIGHTS = 1 << 31
+_LEAST_ROWS = (
+    30.0  # rows of the first task that light a unit: three times what an audit asks for, since rows may be alike
+)
 # Numbers at a time: weights drawn, weights or inputs in float64, and rounded inputs. Photos at once would take gigabytes.
 _DRAWN_AT_ONCE = 1 << 20
 _WIDENED_AT_ONCE = 1 << 22
@@ -209,13 +212,32 @@ class RandomReLU(RandomProjection):
 
     @torch.no_grad()
     def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
-        """Take the inputs' mean and spread and the size of the activations from training inputs."""
+        """Take the inputs' mean and spread, the size of the activations and the side of each unit from training inputs."""
         inputs = self._embed(x)
         self.scale.fit(inputs, weight)
         energy = torch.cat([self._project(block).square_().mean(1) for block in inputs.split(1024)])
         rows = torch.ones_like(energy) if weight is None else weight.double()
         rms = ((energy * rows).sum() / rows.sum()).sqrt().clamp_min(1.0)
         self.step.copy_((FEATURE_LIMIT / (_ACTIVATION_RANGE * rms)).float())
+        self._turn_round(inputs, rows)
+
+    def _turn_round(self, inputs: Tensor, rows: Tensor) -> None:
+        """Let units that hardly any row lights look the other way, where nearly all do.
+
+        The column of ``Σ hhᵀ`` that belongs to a unit is a sum of the rows that light it: of one row alone, it is that row.
+        Rows are counted as ``(Σ a)² / Σ a²`` of the unit's activations, which is 1 where one outshines all others.
+        """
+        bright = torch.zeros(2, 2, len(self.weight), dtype=torch.float64, device=self.weight.device)
+        for block, weight in zip(inputs.split(1024), rows.split(1024), strict=True):
+            activations = self._project(block).mul_(self.step).round_()
+            for side, lit in zip(bright, (activations, -activations), strict=True):
+                lit = lit.clamp(0, FEATURE_LIMIT)
+                side[0] += weight @ lit
+                side[1] += weight @ lit.square_()
+        shares = bright[:, 0].square() / bright[:, 1].clamp_min(1.0)
+        least = min(_LEAST_ROWS, float(rows.sum()) / 4)  # of few rows no more than half can be on either side
+        turned = (shares[0] < least) & (shares[1] > shares[0])
+        self.weight[turned] = -self.weight[turned]
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
