@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cldnet.data.arrays import as_inputs, layout
+from cldnet.data.arrays import as_inputs, as_targets, as_weights, layout, plain
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,207 @@ def test_grey_images_and_flat_rows_stay_as_they_are() -> None:
 def test_inputs_that_do_not_fit_input_shape_are_refused(shape: tuple[int, ...], input_shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"X has rows of shape .* but input_shape=.* holds .* Reshape X"):
         layout(torch.zeros(2, *shape), input_shape)
+
+
+# -- sentences ---------------------------------------------------------------------------------------------------------
+
+ROW = "X should have a row of numbers an example"
+
+
+@pytest.mark.parametrize(
+    ("X", "kind", "sentence"),
+    [
+        (
+            None,
+            ValueError,
+            rf"^Expected 2D array, got None instead: {ROW}\. Give an array, a tensor, a table or a list of rows\.$",
+        ),
+        (3.0, ValueError, f"^Expected 2D array, got a float instead: {ROW}"),
+        ({"a": [1.0]}, ValueError, f"^Expected 2D array, got a dict instead: {ROW}"),
+        ({1, 2}, ValueError, f"^Expected 2D array, got a set instead: {ROW}"),
+        ("abc", ValueError, f"^Expected 2D array, got a str instead: {ROW}"),
+        (
+            ([x] for x in (1.0, 2.0)),
+            ValueError,
+            rf"^Expected 2D array, got a generator instead: {ROW}\. Give list\(X\)\.$",
+        ),
+        (
+            [1.0, 2.0],
+            ValueError,
+            rf"^Expected 2D array, got 1D array instead: {ROW}\. Reshape your data: X\.reshape\(1, -1\) if",
+        ),
+        (np.ones((2, 2)) * 1j, ValueError, r"^Complex data not supported\. Give real numbers, for example X\.real\.$"),
+        (
+            np.array([["1", "2"]]),
+            ValueError,
+            r"bytes/strings\. X should hold numbers: convert it to numeric values, for example",
+        ),
+        ([["1", "b"]], ValueError, r"bytes/strings\. X should hold numbers: convert"),
+        (
+            np.array([[1, "b"]], dtype=object),
+            ValueError,
+            r"could not convert string to float: 'b'\. X should hold numbers: leave",
+        ),
+        (
+            np.full((1, 1), object()),
+            TypeError,
+            r"argument must be a string.*, not 'object'\. X should hold numbers: leave",
+        ),
+        (
+            np.ones((0, 2)),
+            ValueError,
+            r"^Found array with 0 sample\(s\).* is required\. X should have a row an example: leave the",
+        ),
+        (
+            np.ones((2, 0)),
+            ValueError,
+            r"^Found array with 0 feature\(s\).* is required\. X should have one column or more: look",
+        ),
+        (np.ones((1, 1, 1, 1, 1)), ValueError, r"X has shape .*; expected \(n, features\).*: reshape it\.$"),
+        (
+            np.ma.masked_array([[1.0, 2.0]], mask=[[0, 1]]),
+            ValueError,
+            r"^X is a masked array in which 1 of 2 values.*X\.filled",
+        ),
+        (
+            list(np.ma.masked_array([[1.0, 2.0]] * 3, mask=[[0, 1]] * 3)),
+            ValueError,
+            r"^X has masked arrays in which 3 of 6 values",
+        ),
+        (
+            [(np.ma.masked_array([1.0, 2.0], mask=[0, 1]),)],
+            ValueError,
+            r"^X has masked arrays in which 1 of 2 .*row\.filled",
+        ),
+        ([[np.ma.masked, 1.0]], ValueError, "^X has masked arrays in which 1 of 1 values are missing: drop"),
+    ],
+)
+def test_what_are_no_rows_is_refused_with_what_was_expected_and_what_to_do(
+    X: Any, kind: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(kind, match=sentence) as caught:
+        as_inputs(X)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def test_masked_rows_that_hide_nothing_are_taken() -> None:
+    assert as_inputs(list(np.ma.masked_array([[1.0, 2.0]]))).tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_small_floats_of_torch_are_read_to_the_bit(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([[0.5, -3.0], [0.25, 1.5]]).to(dtype)
+    assert as_inputs(tensor).tolist() == tensor.float().tolist() == [[0.5, -3.0], [0.25, 1.5]]
+
+
+def test_views_of_torch_that_change_signs_are_read() -> None:
+    assert as_inputs(torch.tensor([[1 + 2j]]).conj().imag).tolist() == [[-2.0]]
+
+
+def test_types_that_cannot_be_read_are_refused_with_what_to_do() -> None:
+    packed = torch.zeros(2, 2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    with pytest.raises(
+        ValueError, match=r"X is a tensor of type .*float4.*; expected plain numbers: convert it, for example with"
+    ):
+        plain(packed, "X")
+
+
+@pytest.mark.parametrize(
+    ("y", "sentence"),
+    [
+        (
+            np.ones(2) * 1j,
+            r"^y has dtype complex128; labels are whole numbers, .*\. Convert them, for example with y\.astype\(str\)",
+        ),
+        (np.ones((2, 1)) * 1j, "^y should be a 1d array with one label a row"),
+        (
+            np.ones((2, 2)),
+            r"^y should be a 1d array .* shape \(2, 2\) instead: give one, for example y\[:, 0\], or y\.argmax",
+        ),
+        (pd.DataFrame({"a": [1, 2], "b": [1, 2]}), r"^y should be a 1d array .* shape \(2, 2\) instead: give one"),
+        ((label for label in "ab"), r"got a generator instead: give one, for example list\(y\)\.$"),
+        ({"a": 1}, r"got a dict instead: give one, such as a list, an array or a column\.$"),
+        ("ab", r"got a str instead: give one, such as a list, an array or a column\.$"),
+    ],
+)
+def test_what_are_no_labels_is_refused_with_what_to_do(y: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        as_targets(y, rows=2)
+    assert "\n" not in str(caught.value)
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [1, 0.5],
+        (1, 0.5),
+        np.array([1, 0.5], dtype=np.float16),
+        np.array([1, 0.5], dtype=object),
+        np.array([Decimal(1), Decimal("0.5")]),
+        torch.tensor([1, 0.5], dtype=torch.bfloat16),
+        pd.Series([1, 0.5]),
+        pd.Series([1, 0.5], dtype="Float64"),
+        np.ma.masked_array([1, 0.5]),
+    ],
+)
+def test_weights_of_any_make_are_taken(weights: Any) -> None:
+    found = as_weights(weights, rows=2)
+    assert found.dtype == np.float64
+    assert found.tolist() == [1.0, 0.5]
+
+
+def test_weights_are_a_copy_and_one_number_is_for_every_row() -> None:
+    weights = np.ones(2)
+    as_weights(weights, rows=2)[0] = 9
+    assert weights.tolist() == [1.0, 1.0]
+    assert as_weights(np.float32(3), rows=2).tolist() == [3.0, 3.0]
+    assert as_weights([True, False], rows=2).tolist() == [1.0, 0.0]
+
+
+NO_NUMBERS = (
+    r"^sample_weight is no array of numbers; expected one number, 0 or more, for each of the 2 rows: convert it, for"
+)
+NOT_FINITE = (
+    "^sample_weight contains NaN, infinity or a value too large.*; expected a finite number of 0 or more a row. Drop"
+)
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ([1.0, np.nan], NOT_FINITE),
+        ([1.0, np.inf], NOT_FINITE),
+        ([1.0, 1e308], NOT_FINITE),
+        ([1.0, None], NOT_FINITE),
+        (
+            [1.0, -0.5],
+            r"^sample_weight has negative values \(-0.5 is the least\); expected 0 or more a row. To take rows out, use",
+        ),
+        (
+            [1.0] * 3,
+            r"^sample_weight has shape \(3,\); expected \(2,\), one weight a row of X\. Give each row its weight, or leave",
+        ),
+        (np.ones((2, 1)), r"^sample_weight has shape \(2, 1\); expected \(2,\)"),
+        ([], r"^sample_weight has shape \(0,\); expected \(2,\)"),
+        (["a", "b"], NO_NUMBERS),
+        (["1", "2"], NO_NUMBERS),
+        ("balanced", NO_NUMBERS),
+        (object(), NO_NUMBERS),
+        ({0: 1.0, 1: 2.0}, NO_NUMBERS),
+        ([[1.0], [1.0, 2.0]], NO_NUMBERS),
+        ([1j, 1j], NO_NUMBERS),
+        ([10**400, 1], NO_NUMBERS),
+        (pd.Series([1, pd.NA], dtype="Int64"), NOT_FINITE),
+        (pd.Series([1, pd.NA], dtype=object), NO_NUMBERS),
+        ((weight for weight in (1.0, 2.0)), NO_NUMBERS),
+        ([0.0, 0.0], "^All sample weights are zero: there is nothing to learn"),
+        (np.ma.masked_array([1.0, 1.0], mask=[0, 1]), "^sample_weight is a masked array in which 1 of 2 values"),
+    ],
+)
+def test_what_are_no_weights_is_refused_with_what_was_expected_and_what_to_do(weights: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        as_weights(weights, rows=2)

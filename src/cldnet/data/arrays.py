@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -12,18 +14,27 @@ from torch import Tensor
 
 from cldnet.labels import as_labels
 
-__all__ = ["as_inputs", "as_targets", "layout", "plain"]
+__all__ = ["as_inputs", "as_targets", "as_weights", "layout", "plain"]
 
 _CHANNELS = (1, 3, 4)
-#: What to do about what scikit-learn finds wrong; it says itself what is.
+_NUMBERS = (
+    "X should hold numbers: leave that column out, or encode it, for example with sklearn.preprocessing.OneHotEncoder."
+)
+#: What was expected, and what to do, where scikit-learn finds something wrong: in its own words it says no more than what.
 _ADVICE = {
     "contains NaN": "Drop those rows, or fill the gaps, for example with sklearn.impute.SimpleImputer.",
     "contains infinity": "Drop those rows, or bring X into a smaller range.",
-    "could not convert string": "X should hold numbers: leave that column out, or encode it, for example with "
-    "sklearn.preprocessing.OneHotEncoder.",
+    "could not convert string": _NUMBERS,
+    "argument must be": _NUMBERS,
+    "bytes/strings": "X should hold numbers: convert it to numeric values, for example with X.astype(float), or encode it, "
+    "for example with sklearn.preprocessing.OneHotEncoder.",
     "Complex data": "Give real numbers, for example X.real.",
     "setting an array element": "The rows of X should be equally long: cut or pad them.",
+    "0 sample(s)": "X should have a row an example: leave the call out where there are none.",
+    "0 feature(s)": "X should have one column or more: look at how its columns were chosen.",
 }
+#: Where scikit-learn's words end that are worth keeping: the array itself follows, or advice of its own.
+_END = re.compile(r"\n|\.Convert")
 
 
 def as_inputs(X: Any) -> Tensor:
@@ -48,12 +59,13 @@ def as_inputs(X: Any) -> Tensor:
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # it looks for NaN in the sum, which large numbers overflow
             array = check_array(X, dtype="numeric", allow_nd=True, input_name="X")
-    except ValueError as error:
-        advice = next((advice for fault, advice in _ADVICE.items() if fault in str(error)), "")
-        raise ValueError(f"{error} {advice}".rstrip()) from error
+    except (ValueError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(_explained(str(error), X)) from error
     if array.ndim > 4:
         raise ValueError(
-            f"X has shape {array.shape}; expected (n, features), (n, height, width) or (n, height, width, channels)."
+            f"X has shape {array.shape}; expected (n, features), (n, height, width) or (n, height, width, channels): "
+            "reshape it."
         )
     if array.dtype.kind not in "biuf":
         raise ValueError(f"X has dtype {array.dtype}, which is not a number type. Convert it, for example to float32.")
@@ -70,6 +82,21 @@ def as_inputs(X: Any) -> Tensor:
     return torch.from_numpy(np.array(array))
 
 
+def _explained(fault: str, X: Any) -> str:
+    """Say what scikit-learn found wrong, what was expected and what to do; without the array, which may be long."""
+    if "Expected 2D array, got 1D" in fault:
+        return (
+            "Expected 2D array, got 1D array instead: X should have a row of numbers an example. Reshape your data: "
+            "X.reshape(1, -1) if it is one example, X.reshape(-1, 1) if each number is an example."
+        )
+    if "Expected 2D array" in fault:  # numpy takes whatever it does not know for one value
+        what = "None" if X is None else f"a {type(X).__name__}"
+        how = "list(X)" if isinstance(X, Iterator) else "an array, a tensor, a table or a list of rows"
+        return f"Expected 2D array, got {what} instead: X should have a row of numbers an example. Give {how}."
+    advice = next((advice for words, advice in _ADVICE.items() if words in fault), None)
+    return fault if advice is None else f"{_END.split(fault)[0].rstrip(' .:')}. {advice}"
+
+
 def plain(values: Any, name: str) -> Any:
     """Make numpy's arrays of torch's tensors, and refuse what hides some of its values from numpy.
 
@@ -82,13 +109,14 @@ def plain(values: Any, name: str) -> Any:
     ...
     ValueError: y is a masked array in which 1 of 2 values are missing: drop those rows, or give them values (y.filled(…)).
     """
+    missing, size = _masked(values)
+    if missing:
+        what, each = ("is a masked array", name) if isinstance(values, np.ndarray) else ("has masked arrays", "row")
+        raise ValueError(
+            f"{name} {what} in which {missing} of {size} values are missing: drop those rows, or give them values "
+            f"({each}.filled(…))."
+        )
     if isinstance(values, np.ma.MaskedArray):
-        missing = int(np.ma.getmaskarray(values).sum())
-        if missing:
-            raise ValueError(
-                f"{name} is a masked array in which {missing} of {values.size} values are missing: drop those rows, or give "
-                f"them values ({name}.filled(…))."
-            )
         return np.asarray(values)
     if not isinstance(values, Tensor):
         return values
@@ -98,7 +126,25 @@ def plain(values: Any, name: str) -> Any:
             f"{name} is a tensor that is sparse, quantised, nested or without data; expected plain numbers, a row an example: "
             f"convert it, for example with {name}.to_dense()."
         )
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+    try:
+        if tensor.is_floating_point() and tensor.element_size() <= 2:
+            tensor = tensor.float()  # numpy lacks most of those types, and float32 has all their numbers
+        return tensor.resolve_conj().resolve_neg().cpu().numpy()
+    except (TypeError, NotImplementedError) as error:
+        raise ValueError(
+            f"{name} is a tensor of type {tensor.dtype}, which numpy cannot read; expected plain numbers: convert it, for "
+            f"example with {name}.to(torch.float32)."
+        ) from error
+
+
+def _masked(values: Any) -> tuple[int, int]:
+    """Count the values that masked arrays hide, and all of theirs; numpy reads what is behind the mask of a row in a list."""
+    if isinstance(values, np.ma.MaskedArray):
+        return int(np.ma.getmaskarray(values).sum()), values.size
+    if not isinstance(values, list | tuple) or (values and isinstance(values[0], int | float | str)):
+        return 0, 0  # plain numbers need not be looked at one by one
+    parts = [_masked(value) for value in values if isinstance(value, np.ma.MaskedArray | list | tuple)]
+    return sum(missing for missing, _ in parts), sum(size for _, size in parts)
 
 
 def as_targets(y: Any, rows: int) -> NDArray[Any]:
@@ -118,12 +164,58 @@ def as_targets(y: Any, rows: int) -> NDArray[Any]:
     y = plain(y, "y")
     if hasattr(y, "to_numpy") and getattr(y, "ndim", 1) == 1:
         y = np.array(list(y), dtype=object)  # pandas would turn its whole numbers with NA into floats
-    if isinstance(y, np.ndarray) or hasattr(y, "to_numpy"):
+    shape: tuple[int, ...] = getattr(y, "shape", ())
+    if len(shape) == 2 and shape[1] == 1 and np.asarray(y).dtype.kind in "ObiufUS":
         y = column_or_1d(y, warn=True)
     labels = as_labels(y)
     if len(labels) != rows:
         raise ValueError(f"X has {rows} rows and y has {len(labels)} labels: they should be as many.")
     return labels
+
+
+def as_weights(sample_weight: Any, rows: int) -> NDArray[np.float64]:
+    """Turn weights of any make into a new array, one for each of so many rows of inputs; one number is the weight of each.
+
+    Examples
+    --------
+    >>> as_weights([1, 0.5], rows=2), as_weights(2, rows=3)
+    (array([1. , 0.5]), array([2., 2., 2.]))
+    >>> as_weights([1, -2], rows=2)
+    Traceback (most recent call last):
+    ...
+    ValueError: sample_weight has negative values (-2 is the least); expected 0 or more a row. To take rows out, use forget.
+    """
+    values = plain(sample_weight, "sample_weight")
+    try:
+        given = np.asarray(values)
+        weights = np.array(given, dtype=np.float64) if given.dtype.kind in "biufO" else None
+    except (ValueError, TypeError, OverflowError):
+        weights = None
+    if weights is None:
+        raise ValueError(
+            f"sample_weight is no array of numbers; expected one number, 0 or more, for each of the {rows} rows: convert it, "
+            "for example with np.asarray(sample_weight, dtype=float)."
+        )
+    if weights.ndim == 0:
+        weights = np.full(rows, weights)
+    if weights.shape != (rows,):
+        raise ValueError(
+            f"sample_weight has shape {weights.shape}; expected ({rows},), one weight a row of X. Give each row its weight, or "
+            "leave sample_weight out."
+        )
+    if not (np.abs(weights) <= np.finfo(np.float32).max).all():
+        raise ValueError(
+            "sample_weight contains NaN, infinity or a value too large for float32; expected a finite number of 0 or more a "
+            "row. Drop those rows, or give them the weight 0."
+        )
+    if (weights < 0).any():
+        raise ValueError(
+            f"sample_weight has negative values ({weights.min():g} is the least); expected 0 or more a row. To take rows out, "
+            "use forget."
+        )
+    if not weights.any():
+        raise ValueError("All sample weights are zero: there is nothing to learn. Leave the call out.")
+    return weights
 
 
 def layout(x: Tensor, input_shape: tuple[int, ...] | None) -> Tensor:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.utils.validation import _check_sample_weight, _get_feature_names
+from sklearn.utils.validation import _get_feature_names
 from torch import Tensor
 
-from cldnet.data.arrays import as_inputs, as_targets, layout, plain
+from cldnet.data.arrays import as_inputs, as_targets, as_weights, layout
 from cldnet.labels import LabelTable, as_labels
 
 __all__ = ["Inputs", "Rows", "Session"]
@@ -22,6 +22,10 @@ __all__ = ["Inputs", "Rows", "Session"]
 #: Images with values this many times as large as the first ones are in another range; sooner if the type is another, too.
 _RANGE = 16
 _SWITCHED_RANGE = 4
+#: The range of uint8.
+_WHITE = 255
+#: Images whose mean is less than this share of their deviation, and that have negative values, were centred.
+_CENTRED = 0.1
 #: Numbers that one input may hold, in a file that somebody else may have written.
 _MOST_NUMBERS = 1 << 26
 
@@ -57,28 +61,54 @@ class Inputs:
         shape = tuple(x.shape[1:])
         if len(shape) == len(self.shape) == 1 and shape != self.shape:  # in scikit-learn's words
             raise ValueError(
-                f"X has {shape[0]} features, but CLDNetClassifier is expecting {self.count} features as input."
+                f"X has {shape[0]} features, but CLDNetClassifier is expecting {self.count} features as input. Give "
+                "the columns that the model was begun with, or make another model."
             )
         if shape != self.shape:
             raise ValueError(
                 f"X has rows of shape {shape}; the model was made for {self.shape}. "
                 "Bring X into that shape, or make another model."
             )
-        self._check_range(x.dtype == torch.uint8, float(x.abs().max()))
+        fault = self._other_range(x)
+        if fault is not None:
+            seen = f"The model learned {'uint8' if self.pixels else 'float'} inputs with values up to {self.largest:g}"
+            raise ValueError(f"{seen} and X {fault}.")
 
-    def _check_range(self, pixels: bool, largest: float) -> None:
-        """Refuse pixels in another range than the first ones; columns of a table may take any value."""
-        switched = pixels != self.pixels
-        if min(largest, self.largest) == 0 or not (switched or len(self.shape) > 1):
-            return
-        seen = f"The model learned {'uint8' if self.pixels else 'float'} inputs with values up to {self.largest:g}"
-        if largest <= 1 and self.largest > (1 if switched else _RANGE):
-            raise ValueError(f"{seen} and X lies within 1: bring X into the same range, for example X * 255.")
-        if not self.pixels and largest > (_SWITCHED_RANGE if switched else _RANGE) * self.largest:
-            raise ValueError(
-                f"{seen} and X is {'uint8' if pixels else 'float'} with values up to {largest:g}: "
-                "bring X into the same range, for example X / 255."
-            )
+    def _other_range(self, x: Tensor) -> str | None:
+        """Say what tells that pixels are in another range than the first ones; columns of a table may take any value.
+
+        A black image is in every range, and a dark one of uint8 in that of uint8.
+        """
+        pixels, images = x.dtype == torch.uint8, len(self.shape) > 1
+        least, most = (float(end) for end in x.aminmax())
+        largest = max(most, -least)
+        if min(largest, self.largest) == 0 or (pixels == self.pixels and (pixels or not images)):
+            return None
+        if not pixels and largest <= 1 and self.largest > (1 if self.pixels else _RANGE):
+            return "lies within 1: bring X into the same range, for example X * 255"
+        if self.pixels:
+            return self._beside_pixels(x, least, largest) if images else None
+        if pixels and images and self.largest > _SWITCHED_RANGE * _WHITE:
+            return f"is uint8, which ends at 255: bring X into that range, for example X * {self.largest / _WHITE:g}"
+        reach = (_SWITCHED_RANGE if pixels else _RANGE) * self.largest
+        if pixels and images and self.largest <= 1:
+            reach = min(1.0, reach)  # 2 is beyond a range that ends at 1, however dark the image
+        if largest > reach:
+            kind = "uint8" if pixels else "float"
+            return f"is {kind} with values up to {largest:g}: bring X into the same range, for example X / 255"
+        return None
+
+    def _beside_pixels(self, x: Tensor, least: float, largest: float) -> str | None:
+        """Say what tells that images of another type are not in uint8's range; small whole numbers do not, in a dark image."""
+        if largest > _SWITCHED_RANGE * _WHITE:
+            return f"has values up to {largest:g}: bring X into the same range, 0 to 255, for example X / 257 if it was uint16"
+        if least < 0:
+            deviation, mean = torch.std_mean(x, correction=0)
+            if float(mean) < _CENTRED * float(deviation):
+                return f"is centred, from {least:g} on: bring X into the same range, 0 to 255, with its mean not subtracted"
+        if largest <= _RANGE < self.largest and bool((x != x.round()).any()):
+            return f"has fractions up to {largest:g}: bring X into the same range, 0 to 255, neither divided nor standardised"
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """Describe the inputs in types that JSON has."""
@@ -128,7 +158,10 @@ class Rows:
     ) -> Rows:
         """Check a call's arguments, labels against those of a table, or say in a sentence what is wrong."""
         if y is None:
-            raise ValueError("This classifier requires y to be passed, but the target y is None.")
+            raise ValueError(
+                "This classifier requires y to be passed, but the target y is None. Give a list, an array or a column of "
+                "labels, one a row of X."
+            )
         x = layout(as_inputs(X), input_shape)
         labels = as_targets(y, len(x))
         table.check(labels)
@@ -136,13 +169,7 @@ class Rows:
             unexpected = sorted(set(labels.tolist()) - set(as_labels(classes).tolist()))
             if unexpected:
                 raise ValueError(f"y has labels {unexpected} that are not in classes. Add them, or leave classes out.")
-        weight = None
-        if sample_weight is not None:
-            sample_weight = plain(sample_weight, "sample_weight")
-            like = np.empty((len(x), 1))
-            weight = _check_sample_weight(sample_weight, like, dtype=np.float64, ensure_non_negative=True, copy=True)
-            if not weight.any():  # newer releases of scikit-learn say so themselves
-                raise ValueError("All sample weights are zero: there is nothing to learn. Leave the call out.")
+        weight = None if sample_weight is None else as_weights(sample_weight, len(x))
         names = _get_feature_names(X)
         return cls(x, labels, weight, None if names is None else tuple(names.tolist()))
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cldnet.data.arrays import as_inputs, layout
 from cldnet.data.dataset import Dataset, Part
+from cldnet.data.files.regular import check_file
 from cldnet.data.memory import gather, memory_limit
 from cldnet.labels import as_labels
 
@@ -66,6 +67,7 @@ def read_arrays(path: Path) -> Dataset:
     if path.is_dir():
         files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix.lower() == ".npy"}
         return _dataset(path.resolve().name, path, files, _load_file)
+    check_file(path)
     with _damage_in_words(path):
         archive = zipfile.ZipFile(path)
     with archive:
@@ -167,6 +169,7 @@ def _mapped_inputs(array: NDArray[Any]) -> Tensor:
 
 
 def _load_file(path: Path) -> NDArray[Any]:
+    check_file(path)
     with _damage_in_words(path), path.open("rb") as file:
         shape, order, dtype = _header(file, path.stat().st_size)
         if math.prod(shape) * dtype.itemsize > memory_limit():

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from cldnet.data.dataset import Dataset, Part
+from cldnet.data.files.regular import check_file
 from cldnet.data.files.unpickle import safe_unpickle
 from cldnet.data.memory import make_room, open_array
 
@@ -111,7 +112,7 @@ def _is_binary(folder: Path, wanted: _Set) -> bool:
 
 def _class_names(folder: Path, wanted: _Set, labelling: _Labelling, binary: bool) -> NDArray[np.str_]:
     path = folder / (labelling.names_file if binary else wanted.meta)
-    if not path.is_file():
+    if not path.exists():
         if wanted is _CIFAR10:
             return np.array(_TEN_NAMES)
         raise FileNotFoundError(
@@ -128,6 +129,7 @@ def _class_names(folder: Path, wanted: _Set, labelling: _Labelling, binary: bool
 
 
 def _names_of_text(path: Path) -> list[str]:
+    check_file(path)
     try:
         lines = path.read_text("utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -163,6 +165,7 @@ def _part(
 
 
 def _read_binary(path: Path, wanted: _Set) -> _Content:
+    check_file(path)
     labels = len(wanted.labellings)
     length, record = path.stat().st_size, labels + _PIXELS
     if length == 0 or length % record:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from cldnet.data.dataset import Dataset, Part
+from cldnet.data.files.regular import check_file
 from cldnet.data.memory import make_room, open_array
 
 __all__ = ["mnist_files", "read_idx", "read_mnist"]
@@ -48,8 +49,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     array([7, 2, 1], dtype=uint8)
     >>> folder.cleanup()
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}. Check the path, or get the data with 'cldnet data get'.")
+    check_file(path, "Check the path, or get the data with 'cldnet data get'.")
     with path.open("rb") as file:
         if file.read(2) == _GZIP:
             return _compressed(path)

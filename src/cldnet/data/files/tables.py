@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cldnet.data.arrays import as_inputs
 from cldnet.data.dataset import Dataset, Part
 from cldnet.data.files.arrayfiles import whole_or_text
+from cldnet.data.files.regular import check_file
 from cldnet.data.memory import memory_limit
 from cldnet.names import nearest_names
 
@@ -55,8 +56,7 @@ def read_table(path: Path, label: str | None = None) -> Dataset:
     ([[1.5, 2.0], [3.0, 1.0]], array(['oak', 'elm'], dtype='<U3'))
     >>> folder.cleanup()
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}. Check the path.")
+    check_file(path)
     end = next((end for end in _ENDS if path.name.lower().endswith(end)), None)
     if end is None:
         raise ValueError(f"{path} has an unknown ending; expected one of {', '.join(_ENDS)}.")

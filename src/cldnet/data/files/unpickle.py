@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cldnet.data.files.regular import check_file
+
 __all__ = ["safe_unpickle"]
 
 _LARGEST = 1 << 30
@@ -44,8 +46,7 @@ def safe_unpickle(path: Path) -> Any:
     ValueError: ...batch is no pickle of plain data: it asks for 'builtins.print'. Nothing was executed...
     >>> folder.cleanup()
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}. Check the path, or get the data with 'cldnet data get'.")
+    check_file(path, "Check the path, or get the data with 'cldnet data get'.")
     try:
         if path.stat().st_size > _LARGEST:
             raise _Refused(f"it is larger than {_LARGEST:,} bytes")

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cldnet.data.files.regular import check_file
 from cldnet.data.images.decode import BadImage, decode, pillow
 from cldnet.data.images.scan import Photo
 from cldnet.data.images.tree import Tree
@@ -94,6 +95,7 @@ class Cache:
     def load(self) -> Entry | None:
         """Return what an earlier call decoded; nothing if that is not there, not whole, or not the whole truth any more."""
         try:
+            check_file(self.index)
             entry = self._checked(json.loads(self.index.read_bytes()))
             if self.pixels.stat().st_size != len(entry.photos) * 3 * self.size**2:
                 return None

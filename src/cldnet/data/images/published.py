@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
+from cldnet.data.files.regular import check_file
 from cldnet.data.images.scan import Found, Photo, look, scan_classes, subfolders
 from cldnet.device import generator
 
@@ -145,6 +146,7 @@ def _inside(folder: str, name: str) -> str:
 def _lines(path: Path, columns: int = 2, separator: str = " ") -> Iterator[list[str]]:
     """Read the columns of a list, or say which line is not as it should be; the first column names a line only once."""
     try:
+        check_file(path)
         text = path.read_text("utf-8")
     except FileNotFoundError:
         raise FileNotFoundError(f"{str(path)!r} is missing: unpack the whole data set.") from None
