@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint quick kill-test crash-test fuzz-test clean
+.PHONY: demo test lint quick kill-test crash-test fuzz-test fault-test clean
 
 demo: .venv/installed
 	$(BIN)/cldnet demo
@@ -23,6 +23,9 @@ crash-test: .venv/installed  # a model that is taught and saved, killed 200 time
 
 fuzz-test: .venv/installed  # half an hour: 22,000 files that were spoiled or forged; refused in a sentence, or harmless
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py
+
+fault-test: .venv/installed  # half an hour: every operation of torch and of the disk fails, in every call, one after the other
+	OMP_NUM_THREADS=1 $(BIN)/python tests/test_faults.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -6,10 +6,12 @@ Each file is loaded by a process of its own, forked from this one, which has eve
 ends within 5 seconds and takes less than 1 GiB of memory; it imports, runs and starts nothing, and writes nowhere but into its
 own folder. What it raises is a ValueError or an OSError with a sentence.
 
-A file of the store (models, maps, statistics, sessions) that was spoiled is refused, or the object is the one that was
-written: saved again, it is the same file, byte for byte. A forged one, whose digest was computed afresh, may also be another
-model that can be: it answers with finite numbers, or refuses in a sentence, and is saved and loaded again. Files of data have
-no digests, so that a changed pixel cannot be told: they are refused, or give finite inputs with a label each.
+A file of the store (models, maps, statistics, sessions, and those of older layouts) that was spoiled is refused, or the
+object is the one that was written: saved again, it is the same file, byte for byte. A forged one, whose digest was computed
+afresh, may also be another model that can be: it answers with finite numbers, or refuses in a sentence, and is saved and
+loaded again. So may a spoiled one of the first layout, which had no digest. Files of data have none either, so that a changed
+pixel cannot be told: they are refused, or give finite inputs with a label each. Whoever refuses a file for want of memory has
+asked for it: that is no refusal.
 
 Exits with 1 if anything of this does not hold; every such file is named, with its number, by which ``--only`` repeats it.
 """
@@ -66,7 +68,7 @@ def fuzz_store(number: int, seed: int, place: Place, originals: Path) -> tuple[s
     place.clear()
     original, path = originals / name, place.folder / "file"
     way, forged, note = storefiles.mutate(original, path, draw, place.mark)
-    whole = original.read_bytes()
+    whole = (originals / "again" / name).read_bytes()
 
     def work(watch: Watch) -> str:
         return storefiles.verdict(storefiles.KINDS[name], path, whole, forged, watch)

@@ -142,3 +142,9 @@ def test_four_threads_get_the_same_answers(clf: CLDNetClassifier) -> None:
     with ThreadPoolExecutor(4) as pool:
         for known in pool.map(lambda _: fresh.known_probability(DIGITS[:50]), range(8)):
             np.testing.assert_allclose(known, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", ["x", -1, 1.5, None, 2**80])
+def test_an_audit_takes_a_seed_and_nothing_else(clf: CLDNetClassifier, seed: Any) -> None:
+    with pytest.raises(ValueError, match=r"random_state=.* should be a whole number of at (least 0|most)"):
+        clf.audit(DIGITS[:20], rows=5, random_state=seed)

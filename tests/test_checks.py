@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from cldnet.checks import CHECKS, check_learner
+from cldnet.audit import compare
+from cldnet.checks import CHECKS, _unlike_rows, check_learner
+from cldnet.fit import fit_task
 from cldnet.methods import METHODS, build_learner
 from cldnet.methods.finetune import Finetune
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData
@@ -96,6 +98,30 @@ class Portraitist(Finetune):
         self.register_buffer("portrait", -3 * task.x[7])
 
 
+class Miniaturist(Finetune):
+    """Claims to be rehearsal-free and keeps rows of the last task in 16 bits."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.register_buffer("portraits", torch.zeros(20, *self.setting.input_shape, dtype=torch.int16))
+
+    def finish(self, task: TaskData) -> None:
+        super().finish(task)
+        self.portraits.copy_((1000 * task.x[:20]).round())
+
+
+class Scroll(Finetune):
+    """Claims to be rehearsal-free and keeps rows of the last task behind each other in one flat tensor, moved a little."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.register_buffer("scroll", torch.zeros(20 * self.setting.input_shape[0]))
+
+    def finish(self, task: TaskData) -> None:
+        super().finish(task)
+        self.scroll.copy_(task.x[:20].flatten() + 0.001)
+
+
 @pytest.mark.parametrize(
     ("broken", "check", "complaint"),
     [
@@ -105,7 +131,21 @@ class Portraitist(Finetune):
             "a task gone on with after 0 epochs and 1 batches: states differ",
         ),
         (Hoarder, "check_keeps_no_data", "training tensors are still alive"),
-        (Portraitist, "check_stores_nothing_like_a_row", r"vector 0 of portrait is like a row as they are: .* 1\.0000"),
+        (
+            Portraitist,
+            "check_stores_nothing_like_a_row",
+            r"vector 0 of portrait is like one of the even rows as they are: .* 1\.0000",
+        ),
+        (
+            Miniaturist,
+            "check_stores_nothing_like_a_row",
+            r"row \d+ of portraits is like one of the even rows as they are",
+        ),
+        (
+            Scroll,
+            "check_stores_nothing_like_a_row",
+            r"folded row \d+ of scroll is like one of the even rows as they are",
+        ),
         (Grower, "check_size", "the state grew by 4 bytes"),
         (Dreamer, "check_predict_is_pure", "global settings"),
         (Forgetful, "check_state_is_all", "scores differ"),
@@ -118,6 +158,16 @@ def test_a_broken_learner_is_found_out(broken: type[Finetune], check: str, compl
 
     with pytest.raises(AssertionError, match=complaint):
         CHECKS[check](make_broken)
+
+
+def test_rows_that_hardly_any_input_has_show_in_a_projector_and_those_of_the_check_do_not() -> None:
+    """Why the check has no sparser rows: where an input belongs to one row, the methods with projectors do keep that row."""
+    learner = make("cldnet", Setting((64,), capacity=8, seed=3))
+    x, y = _unlike_rows()["sparse"].clone(), torch.arange(160) // 40
+    x[:, 5] = torch.where(torch.arange(160) == 7, 9.0, 0.0)
+    fit_task(learner, TaskData(x, y), epochs=2, batch_size=8)
+    worst = max(compare(learner, x), key=lambda found: (found.verdict == "revealing", found.cosine))
+    assert (worst.tensor, worst.at, worst.verdict) == ("projection.layers.0.A", 5, "revealing")
 
 
 def test_check_learner_runs_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:

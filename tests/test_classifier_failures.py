@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from sklearn.exceptions import DataConversionWarning, NotFittedError
 from torch import nn
 
+import cldnet
 from cldnet import CLDNetClassifier
 
 SOLVERS = ("exact", "hbo")
@@ -76,17 +78,35 @@ BAD_INPUTS: dict[str, tuple[Any, str]] = {
     "a sparse tensor": (torch.from_numpy(X).to_sparse(), r"X is a tensor that is sparse.*X.to_dense\(\)"),
     "a tensor without data": (torch.empty(12, 4, device="meta"), "without data; expected plain numbers"),
     "beyond float32": (replaced(1e300), "too large"),
-    "one dimension": (X[0], "Expected 2D array"),
+    "one dimension": (X[0], "Expected 2D array, got 1D.*Reshape your data"),
     "five dimensions": (np.zeros((12, 2, 2, 2, 2)), "X has shape"),
-    "a scalar": (3.0, "Expected 2D array"),
-    "nothing": (None, "Expected 2D array|NaN|None"),
-    "no rows": (X[:0], "0 sample"),
-    "no columns": (X[:, :0], "0 feature"),
-    "more features": (np.hstack([X, X]), "X has 8 features, but CLDNetClassifier is expecting 4 features"),
-    "fewer features": (X[:, :3], "X has 3 features, but CLDNetClassifier is expecting 4 features"),
+    "a scalar": (
+        3.0,
+        "Expected 2D array, got a float instead: X should have a row of numbers an example. Give an array",
+    ),
+    "nothing": (None, "Expected 2D array, got None instead: X should have a row of numbers an example. Give an array"),
+    "a dict": ({"a": X[:, 0]}, "got a dict instead: X should have a row of numbers an example. Give an array"),
+    "an iterator": (
+        iter(()),
+        r"got a tuple_iterator instead: X should have a row of numbers an example. Give list\(X\)",
+    ),
+    "masked rows": (
+        list(np.ma.masked_array(X, mask=X > 4)),
+        "X has masked arrays in which .* of 48 values are missing: drop",
+    ),
+    "no rows": (X[:0], r"0 sample\(s\).* X should have a row an example: leave the call out"),
+    "no columns": (X[:, :0], r"0 feature\(s\).* X should have one column or more: look at how"),
+    "more features": (
+        np.hstack([X, X]),
+        "X has 8 features, but CLDNetClassifier is expecting 4 features .* Give the columns",
+    ),
+    "fewer features": (
+        X[:, :3],
+        "X has 3 features, but CLDNetClassifier is expecting 4 features as input. Give the columns",
+    ),
     "images": (X.reshape(12, 2, 2), r"rows of shape \(2, 2\); the model was made for \(4,\)"),
-    "strings": ([["a", "b", "c", "d"]] * 12, "numeric"),
-    "objects": (np.full((12, 4), object()), "float"),
+    "strings": ([["a", "b", "c", "d"]] * 12, "X should hold numbers: convert it to numeric values"),
+    "objects": (np.full((12, 4), object()), "X should hold numbers: leave that column out, or encode it"),
     "ragged": ([[1.0, 2.0]] * 11 + [[1.0]], "inhomogeneous[\\s\\S]*should be equally long"),
     "complex": (X + 1j, "Complex data not supported[\\s\\S]*Give real numbers"),
     "sparse": (scipy.sparse.csr_matrix(X), "[Ss]parse"),
@@ -107,7 +127,9 @@ def test_bad_inputs_are_refused_by_every_method(taught: CLDNetClassifier, method
 
 
 BAD_CALLS: dict[str, tuple[dict[str, Any], str]] = {
-    "no labels": ({"y": None}, "requires y to be passed"),
+    "no labels": ({"y": None}, "requires y to be passed, but the target y is None. Give a list, an array or a column"),
+    "labels that numpy cuts": ({"y": ["a\0"] * 12}, "ends in a NUL character, .*: name the class without it"),
+    "complex labels": ({"y": Y * 1j}, "y has dtype complex128; labels are whole numbers"),
     "too few labels": ({"y": Y[:5]}, "X has 12 rows and y has 5 labels"),
     "a missing label": ({"y": [None, *Y[1:].tolist()]}, "None or NaN"),
     "a masked label": ({"y": np.ma.masked_array(Y, mask=Y == 1)}, "y is a masked array in which 4 of 12 values"),
@@ -123,10 +145,31 @@ BAD_CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "more classes than room": ({"y": np.arange(12)}, "There is room for 6 classes, 3 are taken and 9 more came"),
     "labels outside of classes": ({"classes": [0, 1]}, "not in classes"),
     "classes of another type": ({"classes": ["a"]}, "not in classes"),
-    "a negative weight": ({"sample_weight": [-1.0] * 12}, "[Nn]egative"),
-    "a weight that is no number": ({"sample_weight": [np.nan] * 12}, "NaN"),
-    "too few weights": ({"sample_weight": [1.0] * 3}, "sample_weight.shape"),
-    "no weight at all": ({"sample_weight": np.zeros(12)}, "zero"),
+    "a negative weight": (
+        {"sample_weight": [-1.0] * 12},
+        "sample_weight has negative values .*; expected 0 or more a row",
+    ),
+    "a weight that is no number": (
+        {"sample_weight": [np.nan] * 12},
+        "sample_weight contains NaN.*; expected a finite .*Drop",
+    ),
+    "an endless weight": (
+        {"sample_weight": [np.inf] * 12},
+        "sample_weight contains NaN, infinity.*; expected a finite .*Drop",
+    ),
+    "too few weights": (
+        {"sample_weight": [1.0] * 3},
+        r"sample_weight has shape \(3,\); expected \(12,\).* Give each row its",
+    ),
+    "weights in words": (
+        {"sample_weight": ["a"] * 12},
+        "sample_weight is no array of numbers; expected one number.*convert",
+    ),
+    "weights that are objects": (
+        {"sample_weight": [object()] * 12},
+        "sample_weight is no array of numbers; expected one",
+    ),
+    "no weight at all": ({"sample_weight": np.zeros(12)}, "All sample weights are zero: .* Leave the call out"),
 }
 
 
@@ -173,8 +216,18 @@ BAD_PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"input_shape": (2, -2)}, "input_shape=-2 should be a whole number"),
     ({"n_threads": 0}, "n_threads=0 should be None or a whole number"),
     ({"n_threads": "all"}, "n_threads='all' should be None or a whole number"),
-    ({"random_state": -1}, "Seed must be between 0"),
-    ({"random_state": "dice"}, "cannot be used to seed"),
+    ({"n_threads": 10**6}, "n_threads=1000000 should be None or a whole number from 1 to"),
+    ({"n_threads": 20_000}, "n_threads=20000 should be None or a whole number from 1 to"),
+    ({"random_state": -1}, "random_state=-1 should be None, a whole number from 0 to"),
+    ({"random_state": "dice"}, "random_state='dice' should be None, a whole number from 0 to"),
+    ({"verbose": "x"}, "verbose='x' should be a small whole number"),
+    ({"lr": True}, "lr=True should be a positive number"),
+    ({"alpha": True}, "alpha=True should be 'gcv' or a positive number"),
+    ({"batch_size": 10**30}, "batch_size=10{30} should be a whole number of at most"),
+    ({"epochs": 10**30}, "epochs=10{30} should be a whole number of at most"),
+    ({"capacity": 10**30}, "capacity=10{30} should be a whole number of at most"),
+    ({"embed_dim": 10**30}, "embed_dim=10{30} should be a whole number of at most"),
+    ({"input_shape": (10**30, 2)}, "input_shape=10{30} should be a whole number of at most"),
 ]
 
 
@@ -205,6 +258,8 @@ def test_bad_parameters_are_refused_and_a_first_call_leaves_nothing_behind(
         {"lr": -1.0},
         {"device": "abacus"},
         {"n_threads": -3},
+        {"n_threads": 10**6},
+        {"verbose": "x"},
     ],
     ids=str,
 )
@@ -222,6 +277,27 @@ def test_parameters_that_do_not_go_with_the_model_are_refused_and_can_be_set_bac
     clf.set_params(**{name: good[name]})
     before.check()
     clf.partial_fit(X, Y)
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "decision_function", "audit"])
+def test_more_threads_than_a_machine_bears_are_not_started_for_an_answer(taught: CLDNetClassifier, method: str) -> None:
+    clf = copy.deepcopy(taught).set_params(n_threads=10**6)
+    with pytest.raises(ValueError, match="n_threads=1000000 should be None or a whole number from 1 to"):
+        getattr(clf, method)(X)
+    assert torch.get_num_threads() < 10**6
+
+
+def test_columns_in_another_order_are_refused_with_what_to_do() -> None:
+    table = pd.DataFrame(X, columns=list("abcd"))
+    clf = make("exact").fit(table, Y)
+    before = copy.deepcopy(clf)
+    for other in (table[list("dcba")], table.rename(columns={"a": "z"}), table[list("abc")]):
+        for call in (lambda other=other: clf.predict(other), lambda other=other: clf.partial_fit(other, Y)):
+            with pytest.raises(
+                ValueError, match=r"feature names should match[\s\S]*\nGive the model's columns, in their order: X\["
+            ):
+                call()
+    assert np.array_equal(clf.decision_function(table[clf.feature_names_in_]), before.decision_function(table))
 
 
 def test_what_is_no_structure_can_change_from_call_to_call(taught: CLDNetClassifier) -> None:
@@ -339,3 +415,38 @@ def test_weights_that_run_away_in_the_last_step_are_not_swapped_in() -> None:
     with pytest.raises(ValueError, match="Learning diverged"):
         clf.partial_fit(X, Y)
     before.check()
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"n_threads": 10**6}, {"alpha": None}, {"verbose": "x"}, {"batch_size": 10**30}]
+)
+def test_a_file_that_could_not_be_read_again_is_not_written(
+    taught: CLDNetClassifier, parameters: dict[str, Any], tmp_path: Path
+) -> None:
+    clf = copy.deepcopy(taught)
+    clf.save(tmp_path / "model")
+    before = (tmp_path / "model").read_bytes()
+    (name,) = parameters
+    with pytest.raises(ValueError, match=f"{name}=.* should be"):
+        clf.set_params(**parameters).save(tmp_path / "model")
+    assert (tmp_path / "model").read_bytes() == before
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_whole_numbers_beyond_64_bits_are_saved_as_floats(solver: str, tmp_path: Path) -> None:
+    clf = make(solver, alpha=10**30, lr=10**20 if solver == "exact" else 1, verbose=False).fit(X, Y)
+    assert clf.get_params()["alpha"] == 10**30
+    clf.save(tmp_path / "model")
+    again = CLDNetClassifier.load(tmp_path / "model")
+    assert again.get_params()["alpha"] == 1e30
+    assert np.array_equal(again.decision_function(X), clf.decision_function(X))
+
+
+@pytest.mark.parametrize("models", [None, 3, "model", "statistics"])
+def test_what_is_no_list_of_models_cannot_be_merged(models: Any) -> None:
+    clf = make("exact").fit(X, Y)
+    given = {"model": clf, "statistics": clf.statistics()}.get(models, models)
+    with pytest.raises(
+        ValueError, match=r"A \w+ cannot be merged: give a list of models \(CLDNetClassifier\) or of their sums"
+    ):
+        cldnet.merge(given)

@@ -45,6 +45,20 @@ def test_the_number_of_threads_is_restored_even_after_a_failure() -> None:
     assert torch.get_num_threads() == before
 
 
+def test_the_number_of_threads_is_restored_by_who_is_interrupted_on_the_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, set_number = torch.get_num_threads(), torch.set_num_threads
+
+    def interrupted(count: int) -> None:
+        set_number(count)
+        if count != before:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "set_num_threads", interrupted)
+    with pytest.raises(KeyboardInterrupt), threads(before + 2):
+        pass
+    assert torch.get_num_threads() == before
+
+
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "2"])
 def test_a_number_of_threads_that_is_none_is_refused(count: Any) -> None:
     before = torch.get_num_threads()

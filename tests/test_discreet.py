@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cldnet import CLDNetClassifier
+from cldnet import CLDNetClassifier, MapTraceWarning
 
 RANDOM = np.random.default_rng(0)
 Y = np.arange(60) % 4
@@ -97,6 +97,13 @@ BAD: dict[str, tuple[Callable[[CLDNetClassifier], Any], str]] = {
     "noise that is no number": (lambda clf: clf.add_noise(float("nan"), ["bee"]), "deviation=nan should be"),
     "no class in need": (lambda clf: clf.add_noise(1.0), "No class has fewer than 10 examples"),
     "noise for an unknown class": (lambda clf: clf.add_noise(1.0, ["fox"]), "no class 'fox'"),
+    "the letters of a word": (
+        lambda clf: clf.join_classes("ant", "bee"),
+        r"should be a list of labels: write \['ant'\]",
+    ),
+    "noise for a word": (lambda clf: clf.add_noise(1.0, "ant"), r"should be a list of labels: write \['ant'\]"),
+    "noise for a number": (lambda clf: clf.add_noise(1.0, 3), "should be a list of labels"),  # type: ignore[arg-type]
+    "noise beyond all numbers": (lambda clf: clf.add_noise(1e200, ["bee"]), "sums would be too large for numbers"),
     "a seed of words": (lambda clf: clf.add_noise(1.0, ["bee"], random_state="x"), "random_state='x' should be"),  # type: ignore[arg-type]
 }
 
@@ -118,3 +125,15 @@ def test_the_other_solver_and_sketches_say_that_they_cannot() -> None:
         hbo.join_classes(["ant"], "bee")
     with pytest.raises(ValueError, match="Nothing can be subtracted from a sketch"):
         make(gram=5).fit(X, NAMES).add_noise(1.0, ["bee"])
+
+
+def test_a_class_named_twice_is_joined_once() -> None:
+    twice, once = (make().fit(X, NAMES).join_classes(labels, "bee") for labels in (["ant", "ant"], ["ant"]))
+    assert np.array_equal(twice.decision_function(X), once.decision_function(X))
+    assert twice.audit().to_json() == once.audit().to_json()
+
+
+def test_rows_that_the_map_was_fitted_on_leave_their_trace_under_a_new_name() -> None:
+    clf = make().fit(X, NAMES).join_classes(["ant"], "insect")
+    with pytest.warns(MapTraceWarning, match="'insect'"):
+        clf.forget(X[NAMES == "ant"][:3], ["insect"] * 3)

@@ -191,3 +191,13 @@ def test_rows_of_the_first_task_are_still_known_for_the_maps_trace() -> None:
     clf = make("exact", backbone="auto").partial_fit(*rows(0, 1)).extend(8).partial_fit(*rows(2))
     with pytest.warns(MapTraceWarning):
         clf.forget(*rows(0))
+
+
+@pytest.mark.parametrize(("embed_dim", "capacity", "room"), [(200, 10, 200), (100, 10, 100), (50, 10, 40), (8, 5, 20)])
+def test_no_size_of_the_table_changes_how_a_score_rounds(embed_dim: int, capacity: int, room: int) -> None:
+    clf = make("hbo", embed_dim=embed_dim, capacity=capacity).partial_fit(*rows(0, 1, 2))
+    X, _ = rows(*range(5), count=20)
+    before = [clf.decision_function(X[:size]) for size in (1, 3, 7, 16, 33, 64, 100)]
+    extended(clf, room)
+    for scores in before:
+        np.testing.assert_array_equal(clf.decision_function(X[: len(scores)]), scores)

@@ -7,11 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from cldnet import CLDNetClassifier
-from cldnet.footprint import footprint, paper_capacity
+from cldnet.device import generator
+from cldnet.fit import fit_task
+from cldnet.footprint import footprint, multiplications, paper_capacity
 from cldnet.methods import METHODS, build_learner
-from cldnet.methods.learner import Setting
+from cldnet.methods.finetune import Finetune
+from cldnet.methods.learner import Setting, TaskData
+from cldnet.nets import MLP, FeatureMap, RandomFourier, RandomReLU, WhitenedPatches
 
 Y = np.arange(12) % 2
 X = np.random.default_rng(0).normal(size=(12, 4)) + 3 * Y[:, None]
@@ -61,3 +66,46 @@ def test_the_papers_capacity_grows_by_a_vector_a_class() -> None:
     network = learner.network_size
     learner.counters.copy_(torch.tensor([2, 4]))
     assert paper_capacity(learner, network, seen_at_first=2) == (network + 4 * 9) / (network + 2 * 9)
+
+
+def answer_of(features: FeatureMap, x: Tensor, classes: int) -> int:
+    learner = build_learner("exact", Setting(tuple(x.shape[1:]), capacity=classes, seed=0), {}, features)
+    fit_task(learner, TaskData(x, torch.arange(len(x)) % classes), epochs=1, batch_size=len(x))
+    return multiplications(learner, tuple(x.shape[1:]))
+
+
+def test_the_multiply_adds_of_the_default_map_are_counted() -> None:
+    x = torch.randn(200, 64, generator=generator(0))
+    map_, ridge, discriminant = 64 * 1000, 1001 * 10, 10 * 10
+    assert answer_of(RandomReLU((64,), features=1000, seed=0), x, classes=10) == map_ + ridge + discriminant == 74_110
+    assert answer_of(RandomFourier((64,), features=50, seed=0), x, classes=10) == 64 * 50 + 51 * 10 + 10 * 10
+
+
+def test_the_multiply_adds_of_patches_are_counted() -> None:
+    images = torch.randint(0, 256, (200, 12, 12), generator=generator(0), dtype=torch.uint8)
+    patches = WhitenedPatches((12, 12), filters=20, size=5, windows=2, mirror=False, seed=0)
+    places, features = 8 * 8, 2 * 20 * 2**2 + 1
+    responses, pooling = 20 * 25 * places, 2 * 20 * 2**2 * places
+    assert answer_of(patches, images, classes=10) == responses + pooling + features * 10 + 10 * 10
+
+
+def test_more_classes_than_features_are_counted_in_factors() -> None:
+    x = torch.randn(1200, 6, generator=generator(0))
+    c, m = 600, 21  # axes of the scores, there and back, along them, and the middle
+    assert answer_of(RandomReLU((6,), features=20, seed=0), x, classes=c) == 6 * 20 + m * c + 3 * m * c + c
+
+
+def test_products_in_place_and_with_vectors_count_like_others() -> None:
+    class Odd(Finetune):
+        def score(self, x: Tensor) -> Tensor:
+            matrix, vector, batches = torch.ones(4, 4), torch.ones(4), torch.ones(2, 3, 3)
+            torch.zeros(5, 7).addmm_(torch.ones(5, 3), torch.ones(3, 7))  # 5 · 3 · 7
+            torch.zeros(2, 3, 3).baddbmm_(batches, batches)  # 2 · 3 · 3 · 3
+            (
+                torch.mv(matrix, vector) + torch.addmv(vector, matrix, vector) + vector.clone().addmv_(matrix, vector)
+            )  # 3 · 4²
+            torch.dot(vector, vector) + torch.vdot(vector, vector)  # 2 · 4
+            return x
+
+    learner = Odd(MLP((4,), (2,), generator=generator(0)), Setting((4,), capacity=4, seed=0), Odd.config_class())
+    assert multiplications(learner, (4,)) == 105 + 54 + 48 + 8

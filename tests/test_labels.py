@@ -61,6 +61,7 @@ def test_a_table_goes_through_json_and_learns_on_as_if_nothing_had_been(sessions
         (pd.Series(["b", "a"]), ["b", "a"]),
         (pd.Series(["b", "a"], dtype="category"), ["b", "a"]),
         (pd.Series([3, 1], dtype="Int64"), [3, 1]),
+        (["\0a", "b\0c"], ["\0a", "b\0c"]),
         ((1, 2.0), [1.0, 2.0]),
         (range(2), [0, 1]),
     ],
@@ -94,6 +95,13 @@ def test_labels_of_any_make_are_taken(labels: Any, expected: list[Any]) -> None:
         (3, "y should be a 1d array"),
         (np.array([2**63], dtype=np.uint64), "use strings"),
         ([2**70], "labels are whole numbers"),
+        (
+            ["a\0", "b"],
+            r"the label 'a\\x00', which ends in a NUL character, and numpy drops those.*: name the class without it",
+        ),
+        (np.array(["b", "a\0"], dtype=object), "ends in a NUL character"),
+        (pd.Series(["b", "\0"], dtype=object), "ends in a NUL character"),
+        ({"a": 1}, "got a dict instead: give one, such as a list, an array or a column"),
     ],
 )
 def test_what_is_no_label_is_refused_with_a_sentence(labels: Any, complaint: str) -> None:
@@ -196,6 +204,15 @@ def test_examples_are_counted_taken_off_and_forgotten_with_their_class() -> None
     assert again.counts == {"a": 0, "b": 1}
 
 
+def test_rows_without_weight_are_no_examples() -> None:
+    table = LabelTable(capacity=4)
+    table.learn(["a", "b"])
+    table.tally(["a"] * 12 + ["b"], np.array([1.0] + [0.0] * 11 + [0.5]))
+    assert table.counts == {"a": 1, "b": 1}
+    table.tally(["b", "a"], np.array([0.5, 0.0]), sign=-1)
+    assert table.counts == {"a": 1, "b": 0}
+
+
 def test_what_was_not_counted_stays_unknown() -> None:
     known, unknown = LabelTable(capacity=4), LabelTable(capacity=4)
     known.learn(["a", "b"])
@@ -226,6 +243,7 @@ def test_many_unknown_labels_are_named_in_part() -> None:
     [
         ({"capacity": 4, "kind": "bytes", "labels": ["a"]}, "unknown type of label"),
         ({"capacity": 4, "kind": "str", "labels": ["a", "a"]}, "names a label twice"),
+        ({"capacity": 4, "kind": "str", "labels": ["a", "b\0"]}, "ends in a NUL character"),
         ({"capacity": 1, "kind": "int", "labels": [1, 2]}, "room for 1 classes"),
         ({"capacity": 4, "kind": "int", "labels": [1, 2], "retired": [3]}, "no class 3"),
         ({"capacity": 4, "kind": "int", "labels": [1, 2], "retired": [1, 1]}, "no class 1"),

@@ -117,11 +117,11 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, Any]], Any], str
     "a tensor too few": (lambda tensors, manifest: tensors.pop("phase"), "'phase' do not fit"),
     "a tensor too many": (lambda tensors, manifest: tensors.update(a=torch.ones(1)), "'a' do not fit"),
     "another type": (tensor("weight", lambda weight: weight.float()), "'weight' do not fit"),
-    "other numbers": (tensor("weight", lambda weight: -weight), "other numbers than were written"),
-    "not fitted": (tensor("scale.fitted", torch.logical_not), "other numbers than were written"),
-    "no bandwidth": (tensor("bandwidth", torch.zeros_like), "other numbers than were written"),
-    "no numbers": (tensor("scale.spread", lambda spread: spread * torch.nan), "other numbers than were written"),
-    "no id": (manifest_of({"map_id": None}), "other numbers than were written"),
+    "other numbers": (tensor("weight", lambda weight: -weight), "other numbers than the map that it names"),
+    "not fitted": (tensor("scale.fitted", torch.logical_not), "other numbers than the map that it names"),
+    "no bandwidth": (tensor("bandwidth", torch.zeros_like), "bandwidth has numbers of 0 or less"),
+    "no numbers": (tensor("scale.spread", lambda spread: spread * torch.nan), "spread has numbers that are not finite"),
+    "no id": (manifest_of({"map_id": None}), "other numbers than the map that it names"),
 }
 
 
@@ -137,6 +137,35 @@ def test_a_file_that_is_not_a_whole_map_is_refused_with_a_sentence(name: str, tm
         load_map(path)
     assert str(refused.value).startswith(f"{str(path)!r} ")
     assert str(refused.value).endswith("use the last good copy.")
+
+
+def test_a_map_that_could_not_be_loaded_is_not_written(tmp_path: Path) -> None:
+    path, made = tmp_path / "map", fitted(RandomFourier((4,), 20, seed=3))
+    save_map(made, path)
+    before = path.read_bytes()
+    made.get_buffer("scale.spread")[1] = torch.inf
+    with pytest.raises(ValueError, match=r"was not written.*\(scale.spread has numbers that are not finite\)"):
+        save_map(made, path)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [before]
+
+
+def test_a_map_stays_as_it_was_loaded_whatever_becomes_of_its_file(tmp_path: Path) -> None:
+    path, made = tmp_path / "map", fitted(RandomFourier((4,), 20, seed=3))
+    save_map(made, path)
+    loaded = load_map(path)
+    path.write_bytes(b"")
+    assert loaded.map_id == made.map_id
+
+
+def test_a_lack_of_memory_is_not_called_a_fault_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_map(fitted(RandomFourier((4,), 20, seed=3)), tmp_path / "map")
+
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(RandomFourier, "forward", fail)
+    with pytest.raises(MemoryError, match=r"not enough memory for what .*map' holds"):
+        load_map(tmp_path / "map")
 
 
 def test_what_is_no_file_of_ours_is_refused_with_a_sentence(tmp_path: Path) -> None:

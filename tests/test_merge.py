@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -166,7 +167,7 @@ def test_models_that_keep_less_can_be_merged_too(gram: Any) -> None:
     X, y = together(*parts)
     whole = make(gram=gram).fit(X, y)
     assert merged.classes_.tolist() == [0, 1, 2, 3]
-    assert np.abs(merged.decision_function(X) - whole.decision_function(X)).max() < 1e-6
+    np.testing.assert_allclose(merged.decision_function(X), whole.decision_function(X), rtol=1e-6, atol=1e-6)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -319,3 +320,13 @@ def test_only_a_map_of_the_library_can_be_shared() -> None:
     net = make(solver="hbo", backbone=nn.Linear(4, 3), embed_dim=6, epochs=1).fit(*rows(0, 1))
     for other in (make(), own, net):
         assert not hasattr(other, "feature_map_")
+
+
+def test_sums_that_are_too_large_for_numbers_are_refused_and_change_nothing() -> None:
+    clf, huge = make().partial_fit(*rows(0)), copy.deepcopy(make().partial_fit(*rows(1)).statistics())
+    for tensor in huge.tensors.values():
+        tensor.mul_(1e302)
+    before = account(clf)
+    with pytest.raises(ValueError, match="sums would be too large for numbers"):
+        clf.merge([huge] * 200)
+    assert account(clf) == before

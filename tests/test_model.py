@@ -66,6 +66,18 @@ def test_models_over_a_module_have_different_ids_if_their_inputs_are_scaled_diff
     assert models[0].exact.features.map_id == models[2].exact.features.map_id
 
 
+def test_room_that_is_asked_for_again_and_again_is_noted_once_a_task() -> None:
+    model = Model.build(structure(), {}, seed=0, inputs=VECTORS).noted()
+    for capacity in range(5, 20):
+        model = model.extend(capacity)
+    assert [(size.tasks, size.asked) for size in model.sizes.changes] == [(0, False), (0, True)]
+    model.learner.counters[0] = 1
+    model = model.extend(20).extend(21)
+    assert [(size.tasks, size.asked) for size in model.sizes.changes] == [(0, False), (0, True), (1, True)]
+    assert model.sizes.changes[-1].bytes == model.noted().sizes.changes[-1].bytes
+    assert model.sizes.constant
+
+
 def test_only_the_exact_solver_keeps_sums() -> None:
     model = Model.build(structure(solver="hbo"), {}, seed=0, inputs=VECTORS)
     with pytest.raises(ValueError, match="solver='hbo' learns by gradient steps and keeps no sums"):

@@ -88,6 +88,7 @@ FORGERIES: dict[str, tuple[Forgery, str]] = {
     "more rows than there were": (held("class_weights", put(0, 1e6)), "more rows than there were"),
     "a sum that is no number": (held("class_sums", put(0, float("nan"))), "class_sums has numbers that are not finite"),
     "a spread of nothing": (held("features.scale.spread", put(1, 0.0)), "spread has numbers of 0 or less"),
+    "a session of numbers": (said("stream", "session", value=7), "7 is no session's digest"),
     "half a generator": (held("random", lambda state: state[:-9]), "'random' do not fit"),
     "a generator of nothing": (held("random", torch.zeros_like), "mt19937"),
     "a truth that is neither": (held("features.scale.fitted", lambda _: SEVEN), "neither true nor false"),
@@ -104,6 +105,15 @@ def test_a_forged_model_is_refused_in_a_sentence(name: str, tmp_path: Path) -> N
     with pytest.raises(
         ValueError, match=rf"does not hold a whole model \(.*({complaint}).*\): use the last good copy\."
     ):
+        CLDNetClassifier.load(tmp_path / "model")
+
+
+def test_directions_whose_squares_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    clf = CLDNetClassifier(backbone=RandomReLU((4,), 20, seed=0), capacity=6, gram=5, random_state=0).fit(X, Y)
+    clf.save(tmp_path / "model")
+    tensors, manifest = store.read(tmp_path / "model")
+    store.write(tmp_path / "model", {**tensors, "second.directions": tensors["second.directions"] - 1e300}, manifest)
+    with pytest.raises(ValueError, match=r"second.directions has numbers beyond 1e\+150"):
         CLDNetClassifier.load(tmp_path / "model")
 
 
@@ -166,10 +176,16 @@ def test_a_session_that_was_forged_is_refused_in_a_sentence(
         again.partial_fit(X, Y)
 
 
+@pytest.mark.parametrize("wrapped", [ValueError, TypeError])
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
-def test_too_little_memory_is_not_called_a_fault_of_the_file(error: Exception) -> None:
-    with (
-        pytest.raises(ValueError, match="not enough memory for what 'model' holds: close other programs"),
-        whole("model", "a whole model"),
-    ):
-        raise error
+def test_too_little_memory_is_not_called_a_fault_of_the_file(error: Exception, wrapped: type[Exception]) -> None:
+    def fail() -> None:
+        with whole("model", "a whole model"):
+            try:
+                raise error
+            except (MemoryError, RuntimeError) as first:
+                raise wrapped(str(first)) from first
+
+    with pytest.raises(MemoryError, match="not enough memory for what 'model' holds: close other programs") as caught:
+        fail()
+    assert caught.value.__cause__ is error

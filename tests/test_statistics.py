@@ -278,6 +278,37 @@ def test_a_strangers_file_is_checked(name: str, tmp_path: Path) -> None:
         Statistics.load(tmp_path / "sums")
 
 
+def test_sums_that_could_not_be_loaded_are_not_written(tmp_path: Path) -> None:
+    path, stats = tmp_path / "sums", sums(0, 1)
+    stats.save(path)
+    before = path.read_bytes()
+    stats.tensors["class_sums"][0, 0] = torch.inf
+    with pytest.raises(ValueError, match=r"was not written.*\(class_sums has numbers that are not finite\).*as it was"):
+        stats.save(path)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [before]
+
+
+def test_sums_that_forgetting_left_some_rounding_in_go_through_a_file(tmp_path: Path) -> None:
+    (X, y), draw = rows(0, 1), np.random.default_rng(4)
+    for attempt in range(10):
+        heavy, light = draw.random(len(X)) * 1e6, draw.random(len(X)) * 1e-3
+        clf = CLDNetClassifier(backbone=SHARED, capacity=6).fit(X, y, sample_weight=heavy)
+        stats = clf.partial_fit(X, y, sample_weight=light).forget(X, y, sample_weight=heavy).statistics()
+        stats.save(tmp_path / f"{attempt}")
+        assert Statistics.load(tmp_path / f"{attempt}").rows == stats.rows
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 100_000])
+def test_sums_stay_as_they_were_loaded_whatever_becomes_of_their_file(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "sums"
+    sums(0, 1).save(path)
+    stats = Statistics.load(path)
+    with path.open("r+b") as file:  # in place: what was mapped from it would be other numbers now, or none
+        file.truncate(0)
+        file.write(content)
+    assert_equal(stats, sums(0, 1))
+
+
 def test_a_model_is_not_read_as_sums_nor_sums_as_a_model(tmp_path: Path) -> None:
     clf = CLDNetClassifier(backbone=SHARED, capacity=6).fit(*rows(0, 1))
     clf.save(tmp_path / "model")

@@ -13,9 +13,9 @@ import torch
 from sklearn.exceptions import NotFittedError
 from torch import nn
 
-from cldnet.answers import Answers
+from cldnet.answers import Answers, as_models
 from cldnet.data.rows import Rows, Session
-from cldnet.device import resolve_device, threads
+from cldnet.device import resolve_device
 from cldnet.labels import LabelTable
 from cldnet.model import Model
 from cldnet.nets import FeatureMap
@@ -121,11 +121,12 @@ class Additive(Answers, ABC):
         """
         self._outside_session("merge")
         model = self._model
-        parts = [_sums(other) for other in others]
+        parts = [_sums(other) for other in as_models(others)]
         with self._computing():
             work = self._begun(parts) if model is None else self._copied(model)
             for part in parts:
                 work = work.absorb(part)
+            work.check_finite()
         self._swap_in(work, model)
         return self
 
@@ -212,7 +213,7 @@ class Additive(Answers, ABC):
         source = self.random_state
         drawn_from = source.get_state() if hasattr(source, "get_state") else None
         try:
-            with threads(self.n_threads), torch.inference_mode(False), torch.enable_grad():
+            with self._threads(), torch.inference_mode(False), torch.enable_grad():
                 yield
         except BaseException:
             if drawn_from is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +24,12 @@ from cldnet.model import Model
 from cldnet.modelfile import save_model
 from cldnet.nets import FeatureMap, is_described
 from cldnet.statistics import Statistics
+from cldnet.structure import Settings, check_threads, check_whole
 
 if TYPE_CHECKING:
     from cldnet.audit import Audit
 
-__all__ = ["Answers"]
+__all__ = ["Answers", "as_models"]
 
 
 class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -49,7 +52,7 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         model = self._able()
         scores = self._scores(X, model)
-        with threads(self.n_threads):
+        with self._threads():
             return model.probabilities(scores)
 
     def known_probability(self, X: Any) -> NDArray[np.float64]:
@@ -92,13 +95,13 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _known(self, X: Any, model: Model) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         x = self._checked(X, model)
-        with threads(self.n_threads):
+        with self._threads():
             return model.known(x)
 
     def _scores(self, X: Any, model: Model) -> NDArray[np.float64]:
         # One model from the first line to the last: another thread may put the next one in its place meanwhile.
         x = self._checked(X, model)
-        with threads(self.n_threads):
+        with self._threads():
             return model.scores(x)
 
     def _checked(self, X: Any, model: Model) -> Tensor:
@@ -107,8 +110,18 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return x
 
     def _check_inputs(self, X: Any, x: Tensor, model: Model) -> None:
-        _check_feature_names(self, X, reset=False)
+        try:
+            _check_feature_names(self, X, reset=False)
+        except ValueError as error:  # in scikit-learn's words, which do not say what to do
+            raise ValueError(f"{error}Give the model's columns, in their order: X[clf.feature_names_in_].") from error
         model.inputs.check(x)
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """On the threads asked for, unless they are so many that starting them would end the process."""
+        check_threads(self.n_threads)
+        with threads(self.n_threads):
+            yield
 
     @property
     def n_features_in_(self) -> int:
@@ -193,13 +206,15 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = self._fitted()
         if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1):
             raise ValueError(f"rows={rows!r} should be a whole number of at least 1, or None for all of X.")
+        check_whole("random_state", random_state, least=0)
         x = None if X is None else self._checked(X, model)
-        with threads(self.n_threads):
+        with self._threads():
             return audit_model(model, x, rows=rows, seed=random_state, on_progress=on_progress)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file (safetensors with a JSON manifest): there whole or not at all."""
-        save_model(self._fitted(), path, {**self.get_params(deep=False), "device": str(self.device)})
+        settings = asdict(Settings.of(self))  # what cannot be would be written, and refused by `load`
+        save_model(self._fitted(), path, {**self.get_params(deep=False), **settings, "device": str(self.device)})
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._model is not None
@@ -215,3 +230,22 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not len(model.labels.classes):
             raise NotFittedError("This model has forgotten all its classes: teach it some with partial_fit first.")
         return model
+
+
+def as_models(models: Any) -> list[Answers | Statistics]:
+    """Models to be merged, as a list; one model alone is none.
+
+    Examples
+    --------
+    >>> as_models(None)
+    Traceback (most recent call last):
+    ...
+    ValueError: A NoneType cannot be merged: give a list of models (CLDNetClassifier) or of their sums (Statistics).
+    """
+    if isinstance(models, Answers | Statistics) or not isinstance(models, Iterable):
+        one = ", for example [model]" if isinstance(models, Answers | Statistics) else ""
+        raise ValueError(
+            f"A {type(models).__name__} cannot be merged: give a list of models (CLDNetClassifier) or of their sums "
+            f"(Statistics){one}."
+        )
+    return list(models)

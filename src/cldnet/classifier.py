@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from typing import Any
 
-from sklearn.utils import check_random_state
 from torch import nn
 
 import cldnet.store as store
+from cldnet.answers import as_models
 from cldnet.data.rows import Rows, Session
 from cldnet.device import bearable_threads, resolve_device
 from cldnet.discreet import Discreet
@@ -25,7 +25,7 @@ from cldnet.modelfile import load_model, read_backbone
 from cldnet.nets import FeatureMap
 from cldnet.plausible import check_parameters, whole
 from cldnet.statistics import Statistics
-from cldnet.structure import Structure, check_whole, solver_options
+from cldnet.structure import Settings, Structure, random_source, solver_options
 
 __all__ = ["CLDNetClassifier", "merge"]
 
@@ -85,6 +85,8 @@ class CLDNetClassifier(Discreet):
     >>> clf.partial_fit([[9.0, 0.0], [9.1, 0.2]], ["owl", "owl"]).predict([[0.0, 0.0], [5.0, 5.0], [9.0, 0.1]])
     array(['cat', 'dog', 'owl'], dtype='<U3')
     """
+
+    _unsaved: Sequence[MidwayFile] = ()  # of the class, as `_session` is
 
     def __init__(
         self,
@@ -169,7 +171,8 @@ class CLDNetClassifier(Discreet):
         checkpoint : path-like, optional
             A file that the session is written to while it is learned. If the process dies, load the model that was saved
             before, open the session again with the same file and data, and it goes on from there, to the same bits. The file
-            is removed at the end. Until then ``"hbo"`` may have some of the session's last inputs in it, scaled.
+            stays until `save` has written the model that learned the session, for the process may die before that. Until then
+            ``"hbo"`` may have some of the session's last inputs in it, scaled.
         every : float
             Seconds between two writings.
 
@@ -194,8 +197,15 @@ class CLDNetClassifier(Discreet):
             model = self._model
             work = self._learned(session.rows, *self._parameters(model), model, kept)
             if kept is not None:
-                kept.remove()  # before the swap: whoever is interrupted here has the model as it was
+                self._unsaved = (*self._unsaved, kept)
             self._swap_in(work, model)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file (safetensors with a JSON manifest): there whole or not at all."""
+        super().save(path)
+        for checkpoint in self._unsaved:  # what they would bring back is in the model's file now
+            checkpoint.remove(path)
+        self._unsaved = ()
 
     def _learned(
         self,
@@ -208,14 +218,13 @@ class CLDNetClassifier(Discreet):
         """Teach a new model, or a copy of the one that is there."""
         with self._computing():
             if model is None:
-                work = Model.build(structure, options, seed=self._seed(), inputs=rows.inputs)
+                work = Model.build(structure, options, seed=self._seed(kept), inputs=rows.inputs)
                 work.learner.to(resolve_device(self.device))
             else:
                 work = self._copied(model)
             on_step = log_tenths if self.verbose > 1 else None
             budget = {"epochs": self.epochs, "batch_size": self.batch_size}
-            report = work.learn(rows, **budget, on_step=on_step, checkpoint=kept)
-            work = work.noted()
+            work, report = work.learn(rows, **budget, on_step=on_step, checkpoint=kept)
         if self.verbose:
             _log.info("learned %d rows in %.2f s; %d classes seen", len(rows.y), report.seconds, len(work.labels))
         return work
@@ -247,23 +256,27 @@ class CLDNetClassifier(Discreet):
         return clf
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_session"}
+        return {name: value for name, value in super().__getstate__().items() if name not in ("_session", "_unsaved")}
 
-    def _seed(self) -> int:
-        if self.random_state is None:  # numpy's global generator is left alone
-            return secrets.randbelow(2**31 - 1)
-        source = check_random_state(self.random_state)
-        return int(self.random_state) if isinstance(self.random_state, Integral) else int(source.randint(2**31 - 1))
+    def _seed(self, checkpoint: MidwayFile | None = None) -> int:
+        """Seed of a new model: as asked for, or that of the session to go on with, or any."""
+        source = random_source(self.random_state)
+        if isinstance(self.random_state, Integral):
+            return int(self.random_state)
+        begun = None if checkpoint is None else checkpoint.seed
+        if begun is not None:
+            return begun
+        # numpy's global generator is left alone
+        return secrets.randbelow(2**31 - 1) if source is None else int(source.randint(2**31 - 1))
 
     def _parameters(self, model: Model | None) -> tuple[Structure, dict[str, Any]]:
         """Check the parameters; return what a model is built from and its solver's options."""
         sizes = self.capacity, self.embed_dim, self.input_shape
         now = Structure(self.solver, self.backbone, *sizes, self.dtype, self.gram)
-        check_whole("epochs", self.epochs)
-        check_whole("batch_size", self.batch_size)
+        settings = Settings.of(self)
         if model is not None:
             model.structure.check_unchanged(now)
-        return now, solver_options(now, lr=self.lr, alpha=self.alpha)
+        return now, solver_options(now, settings)
 
     def _table(self, structure: Structure) -> LabelTable:
         return LabelTable(structure.capacity) if self._model is None else self._model.labels
@@ -288,7 +301,7 @@ def merge(models: Iterable[CLDNetClassifier | Statistics]) -> CLDNetClassifier:
     >>> merge([here, there]).classes_
     array(['cat', 'dog', 'owl'], dtype='<U3')
     """
-    parts = list(models)
+    parts = as_models(models)
     for number, base in enumerate(parts):
         if isinstance(base, CLDNetClassifier):
             result = CLDNetClassifier(**base.get_params(deep=False))

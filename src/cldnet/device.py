@@ -106,8 +106,9 @@ def threads(count: int | None) -> Iterator[None]:
         return
     if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
         raise ValueError(f"n_threads={count!r} should be None or a whole number of at least 1.")
-    block = _thread_blocks.enter(int(count))
-    try:
+    block = object()
+    try:  # around the entry as well: whoever is interrupted in it leaves nothing set
+        _thread_blocks.enter(block, int(count))
         yield
     finally:
         _thread_blocks.leave(block)
@@ -134,20 +135,18 @@ class _ThreadBlocks:
         self._open: dict[object, int] = {}
         self._before = 0
 
-    def enter(self, count: int) -> object:
+    def enter(self, block: object, count: int) -> None:
         with self._lock:
             if not self._open:
                 self._before = torch.get_num_threads()
-            block = object()
             self._open[block] = count
             torch.set_num_threads(count)
-            return block
 
     def leave(self, block: object) -> None:
         """Go back to the number of the block around this one, or of one that another thread has open."""
         with self._lock:
-            del self._open[block]
-            torch.set_num_threads(next(reversed(self._open.values()), self._before))
+            if self._open.pop(block, None) is not None:
+                torch.set_num_threads(next(reversed(self._open.values()), self._before))
 
 
 _thread_blocks = _ThreadBlocks()

@@ -40,14 +40,14 @@ class Discreet(Additive, ABC):
         """
         self._outside_session("join_classes")
         model = self._fitted()
-        joined = [label for label in as_labels(list(labels)).tolist() if label != into]
+        joined = [label for label in _each(labels) if label != into]
         if not joined:
             raise ValueError("There is nothing to join: name one class or more beside the one that they go into.")
         model.labels.known_rows(joined)
         model.labels.check([into])
         with self._computing():
             work = self._copied(model)
-            work.join_classes(joined, into)
+            work = work.join_classes(joined, into)
         self._swap_in(work, model)
         return self
 
@@ -79,7 +79,7 @@ class Discreet(Additive, ABC):
         model = self._fitted()
         if not (isinstance(deviation, int | float | np.number) and 0 < deviation < float("inf")):
             raise ValueError(f"deviation={deviation!r} should be a positive number, in units of a feature (up to 127).")
-        chosen = list(self.audit().revealing) if labels is None else as_labels(list(labels)).tolist()
+        chosen = list(self.audit().revealing) if labels is None else _each(labels)
         if not chosen:
             raise ValueError(
                 f"No class has fewer than {FEW} examples, and none was named: name the classes to add noise to."
@@ -87,14 +87,23 @@ class Discreet(Additive, ABC):
         model.labels.known_rows(chosen)
         with self._computing():
             work = self._copied(model)
-            work.add_noise(dict.fromkeys(chosen), float(deviation), generator(_seed_of(random_state)))
+            work.add_noise(chosen, float(deviation), generator(_seed_of(random_state)))
+            work.check_finite()
         self._swap_in(work, model)
         return self
+
+
+def _each(labels: Iterable[Any]) -> list[Any]:
+    """Labels that a user named, each once. One string is one label, and a list is asked for: its letters may be labels, too."""
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
+        raise ValueError(f"labels={labels!r} should be a list of labels: write [{labels!r}] for that one.")
+    return list(dict.fromkeys(as_labels(list(labels)).tolist()))
 
 
 def _seed_of(random_state: int | None) -> int:
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1, np.uint64)[0] >> 1)
-    if isinstance(random_state, bool) or not isinstance(random_state, int | np.integer) or random_state < 0:
-        raise ValueError(f"random_state={random_state!r} should be None or a whole number from 0 on.")
+    whole = isinstance(random_state, int | np.integer) and not isinstance(random_state, bool)
+    if not whole or not 0 <= random_state < 2**63:
+        raise ValueError(f"random_state={random_state!r} should be None or a whole number from 0 to 2**63 - 1.")
     return int(random_state)

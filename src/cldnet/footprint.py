@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -69,10 +71,14 @@ class Sizes:
         return all(size.asked for size in self.changes[1:])
 
     def noted(self, tasks: int, kept: dict[str, int], asked: bool = False) -> Sizes:
-        """Note the bytes by kind after so many tasks."""
-        if self.changes and self.changes[-1].bytes == kept:
+        """Note the bytes by kind after so many tasks; of what is asked for one after the other, the last counts."""
+        if not self.changes:
+            return Sizes((Size(tasks, kept, asked),))
+        *before, last = self.changes
+        if last.bytes == kept:
             return self
-        return Sizes((*self.changes, Size(tasks, kept, asked)))
+        repeated = asked and last.asked and last.tasks == tasks
+        return Sizes((*(before if repeated else self.changes), Size(tasks, kept, asked)))
 
     def to_json(self) -> list[list[Any]]:
         """Describe the changes in types that JSON has."""
@@ -131,9 +137,30 @@ def multiplications(learner: Learner, input_shape: tuple[int, ...]) -> int:
 
     x = torch.zeros(1, *input_shape, device=learner.counters.device)
     learner.logits(x)  # what is solved once, when it is first needed, is no part of an answer
-    with threads(1), FlopCounterMode(display=False) as counter:  # it does not see other threads
+    counting = FlopCounterMode(display=False, custom_mapping=_uncounted_products())
+    with threads(1), counting as counter:  # it does not see other threads
         learner.logits(x)
     return int(counter.get_total_flops()) // 2
+
+
+def _uncounted_products() -> dict[Any, Callable[..., int]]:
+    """Operations of products that torch's counter passes over: those in place, and those with vectors."""
+    aten = torch.ops.aten
+
+    def added_product(total: Any, first: Sequence[int], second: Sequence[int], **_: Any) -> int:
+        return 2 * prod(first) * second[-1]
+
+    def with_vector(first: Sequence[int], vector: Any, **_: Any) -> int:
+        return 2 * prod(first)
+
+    def added_with_vector(total: Any, first: Sequence[int], vector: Any, **_: Any) -> int:
+        return 2 * prod(first)
+
+    return {
+        **dict.fromkeys((aten.addmm_, aten.baddbmm_), added_product),
+        **dict.fromkeys((aten.mv, aten.dot, aten.vdot), with_vector),
+        **dict.fromkeys((aten.addmv, aten.addmv_), added_with_vector),
+    }
 
 
 def paper_capacity(learner: Learner, network_at_first: int, seen_at_first: int) -> float:

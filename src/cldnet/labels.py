@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,9 +69,13 @@ class LabelTable:
         """Examples of each label of `classes`, as far as they were counted: files from before did not."""
         return {label: self._count_of.get(label, 0) for label in self._live}
 
-    def tally(self, labels: Any, sign: int = 1) -> None:
-        """Count examples by their labels, which are in the table already; with ``sign=-1`` take them off again."""
-        for label, count in zip(*np.unique(as_labels(labels), return_counts=True), strict=True):
+    def tally(self, labels: Any, weight: NDArray[np.float64] | None = None, *, sign: int = 1) -> None:
+        """Count examples by their labels, which are in the table already; with ``sign=-1`` take them off again.
+
+        A row of weight 0 is no example: nothing of it is in a model.
+        """
+        array = as_labels(labels) if weight is None else as_labels(labels)[weight > 0]
+        for label, count in zip(*np.unique(array, return_counts=True), strict=True):
             self.add_counts({label.item(): sign * int(count)})
 
     def add_counts(self, counts: Mapping[Any, int | None]) -> None:
@@ -157,6 +161,8 @@ class LabelTable:
                 raise ValueError(f"The label table has an unknown type of label: {state['kind']!r}.")
             if {type(label).__name__ for label in labels} != {state["kind"]}:
                 raise ValueError(f"The label table has labels that are not of the type {state['kind']!r}.")
+            if state["kind"] == "str":
+                _check_ends(labels)
             table.learn(np.array(labels, dtype=_DTYPES[state["kind"]]))
         if len(table) != len(labels):
             raise ValueError("The label table names a label twice.")
@@ -186,13 +192,20 @@ def as_labels(labels: Any) -> NDArray[Any]:
     except ValueError as error:
         raise ValueError("y is ragged: it should have one label a row.") from error
     if array.ndim != 1:
-        raise ValueError(f"y should be a 1d array with one label a row, got an array of shape {array.shape} instead.")
+        got = f"an array of shape {array.shape}" if array.ndim else f"a {type(labels).__name__}"
+        give = "for example y[:, 0], or y.argmax(axis=1) where a column stands for a class"
+        if not array.ndim:
+            give = "for example list(y)" if isinstance(labels, Iterator) else "such as a list, an array or a column"
+        raise ValueError(f"y should be a 1d array with one label a row, got {got} instead: give one, {give}.")
     if array.dtype.kind == "O":
         array = _from_values(array.tolist())
     elif isinstance(labels, list | tuple):
         _from_values(labels)  # numpy turns [1, "a"] into strings and [True, 2] into numbers without a word
     if array.dtype.kind not in _KINDS:
-        raise ValueError(f"y has dtype {array.dtype}; labels are whole numbers, strings, booleans or plain floats.")
+        raise ValueError(
+            f"y has dtype {array.dtype}; labels are whole numbers, strings, booleans or plain floats. Convert them, for "
+            "example with y.astype(str)."
+        )
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             raise ValueError(
@@ -216,7 +229,19 @@ def _from_values(labels: Sequence[Any]) -> NDArray[Any]:
         raise ValueError(f"Unknown label type: {names}. Labels are whole numbers, strings, booleans or plain floats.")
     if len(kinds) > 1 and kinds != {int, float}:
         raise ValueError(f"y mixes labels of types {names}: use one type for all labels of a model.")
+    if kinds == {str}:
+        _check_ends(values)
     return np.array(values)
+
+
+def _check_ends(labels: Sequence[str]) -> None:
+    """Refuse strings that numpy would cut: two labels would become one without a word."""
+    cut = next((label for label in labels if label.endswith("\0")), None)
+    if cut is not None:
+        raise ValueError(
+            f"y has the label {cut!r:.80}, which ends in a NUL character, and numpy drops those at the end of a string: name "
+            "the class without it, for example label.rstrip('\\0')."
+        )
 
 
 def _some(labels: NDArray[Any], most: int = 6) -> str:

@@ -6,9 +6,12 @@ The file is safetensors with a JSON manifest, as a model's is (`cldnet.store`); 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from cldnet import store
 from cldnet.nets import FeatureMap, build_map, is_described
@@ -50,7 +53,7 @@ def save_map(features: FeatureMap, path: str | os.PathLike[str]) -> None:
             "This map has not been fitted: call its fit(X) first, so that all who share it have the same one."
         )
     manifest = {"kind": _KIND, "version": __version__, "map": features.describe(), "map_id": features.map_id}
-    store.write(path, features.state_dict(), manifest)
+    store.write(path, features.state_dict(), manifest, _read)
 
 
 def load_map(path: str | os.PathLike[str]) -> FeatureMap:
@@ -62,24 +65,25 @@ def load_map(path: str | os.PathLike[str]) -> FeatureMap:
         hint = " Load it with CLDNetClassifier.load(path)." if kind == "model" else ""
         raise ValueError(f"{name!r} holds a {kind}, not a feature map.{hint}")
     with whole(path, "a whole feature map"):
-        with torch.device("meta"):  # sizes without memory: compared before room is made
-            features = build_map(manifest.get("map"))
-        check_tensors(tensors, features.state_dict())
-        features.to_empty(device="cpu").load_state_dict(tensors)
+        return _read(tensors, manifest)
+
+
+def _read(tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> FeatureMap:
+    with torch.device("meta"):  # sizes without memory: compared before room is made
+        features = build_map(manifest.get("map"))
+    check_tensors(tensors, features.state_dict())
+    features.to_empty(device="cpu").load_state_dict(tensors)
+    check_numbers(features.state_dict())
     if not _computes(features) or features.map_id != manifest.get("map_id"):
-        raise ValueError(f"{name!r} holds a feature map with other numbers than were written: use the last good copy.")
+        raise ValueError("it has other numbers than the map that it names")
     return features
 
 
 def _computes(features: FeatureMap) -> bool:
-    """Try a map that came from outside on zeros: it is fitted, its numbers can be, and it gives whole ones in their limits."""
-    try:
-        check_numbers(features.state_dict())
-        if not features.fitted:
-            return False
-        if prod(features.input_shape) > _TRIED:  # an image may be large, and its map small
-            return True
-        h = features(torch.zeros(1, *features.input_shape))
-    except (ArithmeticError, RuntimeError, MemoryError, ValueError):
+    """Try a map that came from outside on zeros: it is fitted, and gives whole numbers in their limits."""
+    if not features.fitted:
         return False
+    if prod(features.input_shape) > _TRIED:  # an image may be large, and its map small
+        return True
+    h = features(torch.zeros(1, *features.input_shape))
     return bool((h == h.round()).all()) and float(h.abs().max()) <= FEATURE_LIMIT

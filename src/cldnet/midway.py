@@ -7,8 +7,10 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import cldnet.store as store
 from cldnet.fit import Midway
@@ -23,7 +25,7 @@ _TENSORS = ("order", "chance", "losses", "total")
 
 
 class MidwayFile:
-    """A file that is written now and then while a session is learned, and removed when it is.
+    """A file that is written now and then while a session is learned, and removed when the model that learned it is saved.
 
     Parameters
     ----------
@@ -42,23 +44,37 @@ class MidwayFile:
             raise FileNotFoundError(
                 f"There is no folder {os.fspath(self.path.parent)!r} for the checkpoint: make it first."
             )
-        self._call, self._written = "", time.monotonic()
+        self._call, self._seed, self._written = "", 0, time.monotonic()
 
-    def begun(self, call: str, rows: int | None = None) -> Midway | None:
-        """Find where the call with this digest, of so many rows, stands; nowhere if there is no file."""
-        self._call, self._written = call, time.monotonic()
-        with store.reading(self.path):
-            there = self.path.exists()
-        if not there:
+    @property
+    def seed(self) -> int | None:
+        """Seed of the model whose session is in the file; nothing if there is no file, or none of a session."""
+        found = self._read()
+        return None if found is None else _seed_in(found[1].get("seed"))
+
+    def begun(self, call: str, seed: int, rows: int, finished: str | None = None) -> Midway | None:
+        """Find where the call with this digest stands: nowhere if there is no file, or one of a finished call.
+
+        Parameters
+        ----------
+        call : str
+            Digest of everything that the session depends on.
+        seed : int
+            Seed of the model, which is written beside it: a first session may have drawn it by chance.
+        rows : int
+            Examples of the session.
+        finished : str, optional
+            Digest of the session that the model learned last: a file that is still there of that one is of no use any more.
+        """
+        self._call, self._seed, self._written = call, seed, time.monotonic()
+        found = self._read()
+        if found is None or found[1].get("call") == finished:
             return None
-        tensors, manifest = store.read(self.path)
-        name = os.fspath(self.path)
-        if manifest.get("kind") != _KIND:
-            raise ValueError(f"{name!r} holds no session that was interrupted: name another file for the checkpoint.")
+        tensors, manifest = found
         if manifest.get("call") != call:
             raise ValueError(
-                f"{name!r} belongs to another session (other data, another model, other settings, or a first session without "
-                "random_state): delete it if that one is not to be gone on with, or name another file."
+                f"{os.fspath(self.path)!r} belongs to another session (other data, another model or other settings): delete "
+                "it if that one is not to be gone on with, or name another file."
             )
         with whole(self.path, "a whole session", "delete it, and begin again"):
             state, running = (
@@ -71,6 +87,17 @@ class MidwayFile:
                 raise ValueError("it has something that no session has")
             _check(midway, rows)
         return midway
+
+    def _read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        with store.reading(self.path):
+            there = self.path.exists()
+        if not there:
+            return None
+        tensors, manifest = store.read(self.path)
+        if manifest.get("kind") != _KIND:
+            name = os.fspath(self.path)
+            raise ValueError(f"{name!r} holds no session that was interrupted: name another file for the checkpoint.")
+        return tensors, manifest
 
     def __call__(self, midway: Callable[[], Midway]) -> None:
         """Write the session as it stands, if it is time."""
@@ -85,31 +112,42 @@ class MidwayFile:
             "kind": _KIND,
             "version": __version__,
             "call": self._call,
+            "seed": self._seed,
             "epoch": now.epoch,
             "batches": now.batches,
         }
         store.write(self.path, tensors, manifest)
         self._written = time.monotonic()
 
-    def remove(self) -> None:
-        """Remove the file: the session is learned, even if the disk will not let go of the file."""
+    def remove(self, saved: str | os.PathLike[str]) -> None:
+        """Remove the file: the session is learned and saved, even if the disk will not let go of the file.
+
+        If the model was saved in the file's very place, there is nothing left to remove.
+        """
         try:
-            self.path.unlink(missing_ok=True)
+            if not (self.path.exists() and self.path.samefile(saved)):
+                self.path.unlink(missing_ok=True)
+            store.sweep(self.path)  # what a writer left that was killed may have the session's inputs in it, too
         except OSError as error:
             _log.warning(
-                "The session is learned, but its checkpoint %s could not be removed (%s): delete it before the next session.",
+                "The session is learned and saved, but its checkpoint %s could not be removed (%s): delete it.",
                 self.path,
                 error.strerror or error,
             )
 
 
-def _check(midway: Midway, rows: int | None) -> None:
+def _seed_in(seed: Any) -> int | None:
+    """A seed as a file has it, if it is one: files of before did not say."""
+    return seed if type(seed) is int and 0 <= seed < 2**32 else None
+
+
+def _check(midway: Midway, rows: int) -> None:
     """Refuse what no session can have come to; whether its state goes with the learner shows when the task has begun."""
     order, losses = midway.order, midway.losses
     if not all(type(count) is int and count >= least for count, least in ((midway.epoch, 0), (midway.batches, 1))):
         raise ValueError(f"it says {midway.epoch!r:.80} epochs and {midway.batches!r:.80} batches")
     ordered = order.dtype == torch.int64 and order.ndim == 1 and torch.equal(order.sort()[0], torch.arange(len(order)))
-    if not ordered or (rows is not None and len(order) != rows):
+    if not ordered or len(order) != rows:
         raise ValueError("its order of rows is none")
     if (losses.dtype, tuple(losses.shape)) != (torch.float64, (midway.epoch,)) or midway.total.shape != ():
         raise ValueError(f"it has no loss for each of its {midway.epoch} epochs")

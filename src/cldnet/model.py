@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,19 +38,23 @@ _DIVERGED = (
     "Learning diverged: the numbers are no numbers any more. Lower lr, raise alpha if it is tiny, or look for enormous values "
     "in X."
 )
-
-
+_TOO_LARGE = (
+    "The sums would be too large for numbers: look for enormous weights, values or noise. The model is as it was."
+)
 _NO_SCORES = (
     "Scores are no numbers for some rows: look for enormous values in X, or load the last good copy of the model."
 )
+#: Rows of a task that a net is tried on when it has learned them.
+_SHOWN = 64
+_log = logging.getLogger("cldnet")
 
 
 @dataclass(frozen=True)
 class Model:
     """A learner, its labels, and what is known of the inputs that it was begun with.
 
-    ``borrowed`` has the labels of merged models that the map was fitted on, which the learner itself cannot know; ``sizes``
-    how many bytes there were after each task.
+    ``borrowed`` has the labels of merged or joined classes that the map was fitted on, which the learner itself cannot know;
+    ``sizes`` how many bytes there were after each task; ``session`` the digest of the last session that had a checkpoint.
     """
 
     learner: Learner
@@ -59,6 +64,7 @@ class Model:
     inputs: Inputs
     borrowed: frozenset[Any] = frozenset()
     sizes: Sizes = Sizes()
+    session: str | None = None
 
     @classmethod
     def build(cls, structure: Structure, options: Mapping[str, Any], *, seed: int, inputs: Inputs) -> Model:
@@ -70,8 +76,7 @@ class Model:
         dtype = torch.float64 if structure.solver == "exact" else resolve_dtype(structure.dtype)
         if isinstance(backbone, FeatureMap) and is_described(backbone) and backbone.input_shape != shape:
             raise ValueError(f"The feature map takes inputs of shape {backbone.input_shape}, and X has {shape}.")
-        if structure.solver == "hbo":
-            check_room(structure.capacity, structure.embed_dim * torch.float64.itemsize)
+        check_room(structure.capacity, structure.class_bytes)
         try:
             learner = build_learner(
                 SOLVERS[structure.solver], Setting(shape, structure.capacity, seed, dtype), options, backbone
@@ -80,6 +85,7 @@ class Model:
             if "allocate" in str(error):
                 raise ValueError(f"There is no memory for capacity={structure.capacity}: ask for less.") from error
             raise ValueError(f"The backbone does not take inputs of shape {shape}: {error}") from error
+        _check_state(learner)
         return cls(learner, LabelTable(structure.capacity), structure, seed, inputs)
 
     def copy(self, options: Mapping[str, Any]) -> Model:
@@ -96,25 +102,55 @@ class Model:
         batch_size: int,
         on_step: Callable[[Progress], None] | None = None,
         checkpoint: MidwayFile | None = None,
-    ) -> TaskReport:
+    ) -> tuple[Model, TaskReport]:
         """Learn rows as one task. Whoever needs the model as it was has made a copy."""
-        task, midway = self._task(rows, self.labels.learn(rows.y)), None
+        first = not len(self.labels)
+        task, midway, call = self._task(rows, self.labels.learn(rows.y)), None, self.session
         budget: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
         if checkpoint is not None:
-            data = {"x": task.x, "y": task.y} | ({} if task.weight is None else {"weight": task.weight})
-            call = {"config": repr(self.learner.config), **budget}
-            midway = checkpoint.begun(store.digest(call, {**self.learner.state_dict(), **data}), len(task))
+            call = self._call(task, budget, first)
+            midway = checkpoint.begun(call, self.seed, len(task), finished=self.session)
         try:
             report = fit_task(self.learner, task, **budget, on_step=on_step, midway=midway, on_midway=checkpoint)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not list it
             raise ValueError(_DIVERGED) from error
-        kept = [tensor for tensor in self.learner.state_dict().values() if tensor.is_floating_point()]
-        if not self.learner.traits.one_pass:  # weights may be finite and too large to compute with
-            kept.append(self.learner.logits(task.x[:64]))
-        if not all(_finite(tensor) for tensor in kept):
+        # Weights may be finite and too large to compute with.
+        shown = () if self.learner.traits.one_pass else (self.learner.logits(task.x[:_SHOWN]),)
+        if not all(map(_finite, shown)):
             raise ValueError(_DIVERGED)
-        self.labels.tally(rows.y)
-        return report
+        self.check_finite(_DIVERGED)
+        for scores in shown:
+            self._warn_of_chance(scores, task.y[:_SHOWN])
+        self.labels.tally(rows.y, rows.weight)
+        return replace(self, session=call).noted(), report
+
+    def _call(self, task: TaskData, budget: Mapping[str, Any], first: bool) -> str:
+        """Digest of all that a session's outcome depends on: who opens it again with something else learns that in time.
+
+        The first weights of a net are not among it, since a checkpoint has the later ones: a net may be made afresh.
+        """
+        data = {"x": task.x, "y": task.y} | ({} if task.weight is None else {"weight": task.weight})
+        said, state = {"config": repr(self.learner.config), **budget}, self.learner.state_dict()
+        if first and not self.learner.traits.one_pass:
+            said |= {"seed": self.seed, "shapes": {name: [*tensor.shape] for name, tensor in state.items()}}
+            return store.digest(said, data)
+        return store.digest(said, {**state, **data})
+
+    def check_finite(self, reason: str = _TOO_LARGE) -> None:
+        """Refuse a model with numbers that are none; before it takes another one's place."""
+        kept = (tensor for tensor in self.learner.state_dict().values() if tensor.is_floating_point())
+        if not all(map(_finite, kept)):
+            raise ValueError(reason)
+
+    def _warn_of_chance(self, scores: Tensor, y: Tensor) -> None:
+        """Say so where a net that was just trained cannot tell the very rows apart: settings at extremes do that."""
+        chance, right = 1 / len(y.unique()), float((scores.argmax(1) == y).double().mean())
+        if len(y) >= 16 and chance < 1 and right - chance <= 0.2 * (1 - chance):
+            _log.warning(
+                "The model knows %.0f %% of the rows that it has just learned, hardly more than by chance: lr or alpha may be "
+                "far too large or too small.",
+                100 * right,
+            )
 
     def noted(self, asked: bool = False) -> Model:
         """Note how large the model is now, after a task, or after the user asked for another size."""
@@ -141,7 +177,7 @@ class Model:
         """Take rows out again. A class without any weight left leaves the labels; its row stays reserved."""
         numbers = self.labels.known_rows(rows.y)
         self.exact.forget(self._task(rows, numbers))
-        self.labels.tally(rows.y, sign=-1)
+        self.labels.tally(rows.y, rows.weight, sign=-1)
         weights = self.exact.class_weights.cpu()
         for label, row in dict(zip(rows.y.tolist(), numbers.tolist(), strict=True)).items():
             if weights[row] == 0:
@@ -153,14 +189,16 @@ class Model:
         self.exact.forget_class(int(row))
         self.labels.retire(label)
 
-    def join_classes(self, labels: Sequence[Any], into: Any) -> None:
-        """Make the examples of some classes those of another one."""
+    def join_classes(self, labels: Sequence[Any], into: Any) -> Model:
+        """Make the examples of some classes those of another one; if the map was fitted on some, it was on that one's."""
+        traced = self.borrowed | ({into} if self.fitted_on.intersection(labels) else set())
         (row,) = self.labels.learn([into])
         self.exact.join(self.labels.known_rows(labels).tolist(), int(row))
         counts = self.labels.counts
         for label in labels:
             self.labels.retire(label)
             self.labels.add_counts({into: counts[label]})
+        return replace(self, borrowed=traced)
 
     def add_noise(self, labels: Iterable[Any], deviation: float, source: torch.Generator) -> None:
         """Move all examples of each class by one random vector of that deviation."""
@@ -255,6 +293,16 @@ class Model:
     def device(self) -> torch.device:
         """Where the learner computes."""
         return self.learner.counters.device
+
+
+def _check_state(learner: Learner) -> None:
+    """Refuse a module with a state that is no tensor: it could not be saved."""
+    strange = [name for name, value in learner.state_dict().items() if not isinstance(value, Tensor)]
+    if strange:
+        raise ValueError(
+            f"The backbone has a state that is no tensor ({', '.join(strange[:3])}), and a model is saved as tensors: use "
+            "a module without get_extra_state."
+        )
 
 
 def _finite(tensor: Tensor) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,20 +17,25 @@ import cldnet.store as store
 from cldnet.data.rows import Inputs
 from cldnet.footprint import Sizes
 from cldnet.labels import LabelTable
-from cldnet.methods.learner import Setting
+from cldnet.methods.learner import Learner, Setting
 from cldnet.model import Model
 from cldnet.nets import FeatureMap, build_map, is_described
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
-from cldnet.structure import SOLVERS, Structure
+from cldnet.structure import SOLVERS, Settings, Structure, solver_options
 from cldnet.version import __version__
 
 __all__ = ["load_model", "read_backbone", "save_model"]
 
 
 def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[str, Any]) -> None:
-    """Write a model to one file, with the parameters of the classifier that holds it."""
+    """Write a model to one file, with the parameters of the classifier that holds it, if it can be loaded from there again."""
+    manifest = _manifest(model, parameters)
+    store.write(path, model.learner.state_dict(), manifest, partial(_check_loadable, model.learner))
+
+
+def _manifest(model: Model, parameters: Mapping[str, Any]) -> dict[str, Any]:
     mark, backbone = None, model.structure.backbone
-    built = {name: getattr(model.structure, name) for name in model.structure.__dataclass_fields__}
+    built = {field.name: getattr(model.structure, field.name) for field in fields(Structure)}
     parameters = {**parameters, **built, "random_state": model.seed}
     if isinstance(backbone, FeatureMap) and is_described(backbone):
         parameters["backbone"] = backbone.describe()
@@ -37,20 +43,81 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
         assert model.learner.backbone is not None
         mark = Fingerprint.of(model.learner.backbone, model.inputs.shape).to_json()
         del parameters["backbone"]
-    manifest = {
+    return {
         "kind": "model",
         "version": __version__,
         "parameters": {
             name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()
         },
         "labels": model.labels.to_json(),
-        "stream": {"tasks": model.learner.tasks, "sizes": model.sizes.to_json()},
+        "stream": {"tasks": model.learner.tasks, "sizes": model.sizes.to_json(), "session": model.session},
         "inputs": model.inputs.to_json(),
         "fingerprint": mark,
         "borrowed": sorted(model.borrowed),
         "fitted_map": isinstance(backbone, FeatureMap) and bool(backbone.fitted),
     }
-    store.write(path, model.learner.state_dict(), manifest)
+
+
+class _Said(NamedTuple):
+    """What a manifest says of a model beside its parameters, each part sound in itself."""
+
+    mark: Fingerprint | None
+    seed: int
+    inputs: Inputs
+    labels: LabelTable
+    borrowed: frozenset[Any]
+    tasks: int | None
+    sizes: Sizes
+    session: str | None
+
+    @classmethod
+    def of(cls, manifest: Mapping[str, Any]) -> _Said:
+        mark = None if manifest["fingerprint"] is None else Fingerprint.from_json(manifest["fingerprint"])
+        inputs, labels = Inputs.from_json(manifest["inputs"]), LabelTable.from_json(manifest["labels"])
+        if mark is not None and mark.input_shape != inputs.shape:
+            raise ValueError("its module was tried on inputs of another shape")
+        borrowed, stream = plausible.read_labels(manifest["borrowed"], labels), manifest["stream"]
+        session = stream.get("session")  # older files do not say
+        if session is not None and not isinstance(session, str):
+            raise ValueError(f"{session!r:.80} is no session's digest")
+        sizes, seed = Sizes.from_json(stream["sizes"]), manifest["parameters"]["random_state"]
+        return cls(mark, seed, inputs, labels, borrowed, stream["tasks"], sizes, session)
+
+    def check_sizes(self, tensors: Mapping[str, Tensor], structure: Structure) -> None:
+        """Refuse tensors of other sizes than such a model would have."""
+        made = SOLVERS[structure.solver], structure.backbone, Setting(self.inputs.shape, structure.capacity, self.seed)
+        plausible.check_sizes(tensors, *made, structure.embed_dim, structure.gram)
+
+    def check_tasks(self, learner: Learner) -> None:
+        if self.tasks not in (None, learner.tasks):  # older files do not say
+            raise ValueError(f"it says that {self.tasks!r:.80} tasks were learned, and {learner.tasks} were counted")
+
+
+def _check_loadable(learner: Learner, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> None:
+    """Do with what is about to be written whatever `load` is going to do with it, but for building the model."""
+    parameters, said = manifest["parameters"], _Said.of(manifest)
+    plausible.check_parameters(parameters)
+    _check_device(parameters["device"])
+    named = "auto" if said.mark is not None else parameters["backbone"]
+    backbone = learner.backbone if said.mark is not None else _on_paper(named, tensors)
+    built = {field.name: parameters[field.name] for field in fields(Structure) if field.name != "backbone"}
+    structure = Structure(backbone=backbone or named, **built)
+    solver_options(structure, Settings(**{field.name: parameters[field.name] for field in fields(Settings)}))
+    said.check_sizes(tensors, structure)
+    plausible.check_state(learner, tensors, said.labels)
+    said.check_tasks(learner)
+    if said.mark is not None and learner.backbone is not None:
+        said.mark.check_output(learner.backbone)
+
+
+def _check_device(name: str) -> None:
+    """Refuse a device that no machine has; that this one lacks it is no reason, for another one may load the file."""
+    try:
+        known = name == "auto" or torch.device(name).type != "meta"
+    except RuntimeError:
+        known = False
+    if not known:
+        raise ValueError(f"device={name!r:.80} is no device; use 'auto', 'cpu' or 'cuda'")
 
 
 def load_model(
@@ -60,33 +127,35 @@ def load_model(
     options: Mapping[str, Any],
 ) -> Model:
     """Rebuild a model from what `save_model` wrote, over the user's module if it was made over one."""
-    mark = None if manifest["fingerprint"] is None else Fingerprint.from_json(manifest["fingerprint"])
-    backbone = structure.backbone
-    if mark is None and isinstance(backbone, nn.Module) and not is_described(backbone):
+    said, backbone = _Said.of(manifest), structure.backbone
+    if said.mark is None and isinstance(backbone, nn.Module) and not is_described(backbone):
         raise WrongModule("This model has a backbone of the library's own: load it without backbone.")
-    if mark is not None:
+    if said.mark is not None:
         if not isinstance(backbone, nn.Module):
             raise WrongModule(
                 "This model was made over a module of your own: load(path, backbone=module) needs one of the same make."
             )
-        mark.check_names(backbone)
-    seed, inputs = manifest["parameters"]["random_state"], Inputs.from_json(manifest["inputs"])
-    if mark is not None and mark.input_shape != inputs.shape:
-        raise ValueError("its module was tried on inputs of another shape")
-    made = SOLVERS[structure.solver], backbone, Setting(inputs.shape, structure.capacity, seed)
-    plausible.check_sizes(tensors, *made, structure.embed_dim, structure.gram)
-    model = Model.build(structure, options, seed=seed, inputs=inputs)
-    labels = LabelTable.from_json(manifest["labels"])
-    plausible.check_learner(model.learner, tensors, labels)
+        said.mark.check_names(backbone)
+    said.check_sizes(tensors, structure)
+    model = Model.build(structure, options, seed=said.seed, inputs=said.inputs)
+    plausible.check_learner(model.learner, tensors, said.labels)
+    _check_tied(tensors, model.learner.state_dict())
     model.learner.load_state(tensors)
     model.learner.eval()
-    if mark is not None and model.learner.backbone is not None:
-        mark.check_output(model.learner.backbone)
-    borrowed = plausible.read_labels(manifest["borrowed"], labels)
-    tasks, sizes = manifest["stream"]["tasks"], Sizes.from_json(manifest["stream"]["sizes"])
-    if tasks not in (None, model.learner.tasks):  # older files do not say
-        raise ValueError(f"it says that {tasks!r:.80} tasks were learned, and {model.learner.tasks} were counted")
-    return replace(model, labels=labels, borrowed=borrowed, sizes=sizes)
+    if said.mark is not None and model.learner.backbone is not None:
+        said.mark.check_output(model.learner.backbone)
+    said.check_tasks(model.learner)
+    return replace(model, labels=said.labels, borrowed=said.borrowed, sizes=said.sizes, session=said.session)
+
+
+def _check_tied(tensors: Mapping[str, Tensor], made: Mapping[str, Tensor]) -> None:
+    """Refuse different numbers for what is one tensor with two names, as in a module with tied weights."""
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in made.items():
+        place = tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+        other = first.setdefault(place, name)
+        if other != name and tensor.numel() and not torch.equal(tensors[other], tensors[name]):
+            raise ValueError(f"{other!r} and {name!r} are one tensor in the module, and two that differ here")
 
 
 def read_backbone(saved: Any, tensors: Mapping[str, Tensor]) -> str | nn.Module:
@@ -99,8 +168,15 @@ def read_backbone(saved: Any, tensors: Mapping[str, Tensor]) -> str | nn.Module:
     ...
     ValueError: 'features.weight' is missing, where a model as it is described has (100000000, 3)
     """
+    made = _on_paper(saved, tensors)
+    return made if isinstance(made, str) else build_map(saved)
+
+
+def _on_paper(saved: Any, tensors: Mapping[str, Tensor]) -> str | nn.Module:
+    """Make the backbone without its numbers, whose sizes are compared before room is made for them."""
     if not isinstance(saved, Mapping):
         return str(saved)
-    with torch.device("meta"):  # sizes without memory: compared before room is made
-        plausible.check_shapes(tensors, build_map(saved), "features.")
-    return build_map(saved)
+    with torch.device("meta"):
+        made = build_map(saved)
+    plausible.check_shapes(tensors, made, "features.")
+    return made

@@ -23,6 +23,7 @@ from cldnet.nets.features import RandomReLU
 from cldnet.nets.fingerprint import WrongModule
 from cldnet.nets.scale import InputScale
 from cldnet.nets.taps import Projectable
+from cldnet.store import ODD, enough_memory, lack_of_memory
 
 __all__ = [
     "MODULES",
@@ -31,16 +32,18 @@ __all__ = [
     "check_parameters",
     "check_shapes",
     "check_sizes",
+    "check_state",
     "check_tensors",
     "read_labels",
     "whole",
 ]
 
-#: What Python, numpy and torch raise over values that nobody foresaw.
-_ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError)
 #: Tensors of ours, by the last part of their names, that never hold a negative number, and those that are above 0.
 _NOT_NEGATIVE = {"class_weights", "rows", "counters", "first_classes", "squares", "trace", "shrinkage", "floor"}
 _POSITIVE = {"spread", "step", "bandwidth"}
+#: Those that are squared, and what is then still a number.
+_SQUARED = {"directions"}
+_MOST_SQUARED = 1e150
 #: Where a module of the user's own is in a learner's state.
 MODULES = ("net.", "features.net.")
 #: Numbers of an input up to which a user's module is simply tried, and of one layer's output for an input beyond.
@@ -52,7 +55,9 @@ _BLOCK = 1 << 20
 
 @contextmanager
 def whole(path: str | os.PathLike[str], what: str, advice: str = "use the last good copy") -> Iterator[None]:
-    """Turn whatever goes wrong over a file's content into one sentence; a wrong module of the user's is no fault of the file.
+    """Turn whatever goes wrong over a file's content into one sentence.
+
+    A wrong module of the user's is no fault of the file, nor is a lack of memory: sizes were found to be right before.
 
     Examples
     --------
@@ -62,17 +67,14 @@ def whole(path: str | os.PathLike[str], what: str, advice: str = "use the last g
     ...
     ValueError: 'shelf/model' does not hold a whole model ('labels'): use the last good copy.
     """
-    try:
-        yield
-    except WrongModule:
-        raise
-    except (ValueError, *_ODD) as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # its sizes were found to be right before
-            raise ValueError(
-                f"There is not enough memory for what {os.fspath(path)!r} holds: close other programs, or use a larger machine."
-            ) from error
-        why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise ValueError(f"{os.fspath(path)!r} does not hold {what} ({why:.500}): {advice}.") from error
+    with enough_memory(f"for what {os.fspath(path)!r} holds"):
+        try:
+            yield
+        except (ValueError, *ODD) as error:
+            if isinstance(error, WrongModule) or lack_of_memory(error) is not None:
+                raise
+            why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            raise ValueError(f"{os.fspath(path)!r} does not hold {what} ({why:.500}): {advice}.") from error
 
 
 def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -132,12 +134,14 @@ def check_numbers(tensors: Mapping[str, Tensor], foreign: tuple[str, ...] = ()) 
             raise ValueError(f"{name} has negative numbers")
         if own and last in _POSITIVE and any(bool((part <= 0).any()) for part in parts):
             raise ValueError(f"{name} has numbers of 0 or less")
+        if own and last in _SQUARED and any(bool((part.abs() > _MOST_SQUARED).any()) for part in parts):
+            raise ValueError(f"{name} has numbers beyond {_MOST_SQUARED:g}")
         if own and last in ("random", "chance"):
             generator(0).set_state(tensor)  # torch refuses what is none
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters of a classifier that are looked at only when it computes.
+    """Refuse parameters of a classifier that no one looks at when it is made.
 
     Examples
     --------
@@ -150,10 +154,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     sound = {
         "random_state": type(seed) is int and 0 <= seed < 2**32,
         "n_threads": threads is None or (type(threads) is int and 1 <= threads <= _MOST_THREADS),
-        "verbose": isinstance(parameters.get("verbose", 0), int),
         "device": isinstance(parameters.get("device", "auto"), str),
-        "alpha": not isinstance(parameters.get("alpha"), bool),
-        "lr": not isinstance(parameters.get("lr"), bool),
     }
     for name, is_sound in sound.items():
         if not is_sound:
@@ -232,9 +233,14 @@ def check_learner(learner: Learner, tensors: Mapping[str, Tensor], labels: Label
     found = upgraded(tensors)
     learner.resize_for(found)
     check_tensors(found, learner.state_dict())
+    check_state(learner, found, labels)
+
+
+def check_state(learner: Learner, tensors: Mapping[str, Tensor], labels: LabelTable) -> None:
+    """Refuse numbers that a learner cannot have with these labels; names and shapes are its own."""
     features = getattr(learner, "features", None)
-    check_numbers(found, MODULES if features is None or is_described(features) else (*MODULES, "features."))
-    _check_learned(found, learner.setting.capacity, labels)
+    check_numbers(tensors, MODULES if features is None or is_described(features) else (*MODULES, "features."))
+    _check_learned(tensors, learner.setting.capacity, labels)
 
 
 def _check_learned(tensors: Mapping[str, Tensor], capacity: int, labels: LabelTable) -> None:

@@ -137,7 +137,7 @@ class Statistics:
         return moments_from(self.gram, self.width, self.tensors, prefix=_SECOND)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the sums to one file (safetensors with a JSON manifest): there whole or not at all."""
+        """Write the sums to one file (safetensors with a JSON manifest): there whole or not at all, and loadable."""
         manifest = {
             "kind": _KIND,
             "version": __version__,
@@ -147,7 +147,7 @@ class Statistics:
             "labels": self.labels.to_json(),
             "fitted_on": sorted(self.fitted_on),
         }
-        store.write(path, self.tensors, manifest)
+        store.write(path, self.tensors, manifest, type(self)._read)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:
@@ -156,12 +156,16 @@ class Statistics:
         if manifest.get("kind") != _KIND:
             raise ValueError(f"{os.fspath(path)!r} holds no statistics: read a model with CLDNetClassifier.load.")
         with whole(path, "whole statistics"):
-            map_id, gram, labels = manifest["map_id"], manifest["gram"], LabelTable.from_json(manifest["labels"])
-            if not isinstance(map_id, str):
-                raise ValueError(f"{map_id!r:.80} is no feature map's id")
-            inputs, fitted_on = Inputs.from_json(manifest["inputs"]), read_labels(manifest["fitted_on"], labels)
-            stats = cls(map_id, gram, inputs, labels, tensors, fitted_on)
-            _check(stats)
+            return cls._read(tensors, manifest)
+
+    @classmethod
+    def _read(cls, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> Statistics:
+        map_id, gram, labels = manifest["map_id"], manifest["gram"], LabelTable.from_json(manifest["labels"])
+        if not isinstance(map_id, str):
+            raise ValueError(f"{map_id!r:.80} is no feature map's id")
+        inputs, fitted_on = Inputs.from_json(manifest["inputs"]), read_labels(manifest["fitted_on"], labels)
+        stats = cls(map_id, gram, inputs, labels, tensors, fitted_on)
+        _check(stats)
         return stats
 
 
@@ -206,7 +210,9 @@ def _check(stats: Statistics) -> None:
     if len(stats.labels.classes) != count:
         raise ValueError("a retired label has a row")
     check_numbers(tensors)
-    if float(tensors["class_weights"].sum()) > stats.rows * (1 + 1e-9):
+    if (
+        float(tensors["class_weights"].sum()) > 1.01 * stats.rows + 1
+    ):  # not to the bit: what was forgotten leaves rounding
         raise ValueError("the classes' weights are more than all rows")
     moments = stats._second()
     if moments.least_diagonal() < -1e-9 * moments.energy:  # what was subtracted may leave rounding

@@ -1,26 +1,40 @@
-"""What a classifier's model is built from, checked, and how its parameters become those of a method."""
+"""A classifier's parameters, checked: what its model is built from, what may change from call to call; and its method's."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import prod
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_random_state
 from torch import nn
 
 from cldnet.data.memory import memory_limit
-from cldnet.device import resolve_dtype
+from cldnet.device import bearable_threads, resolve_dtype
 from cldnet.math.basis import reachable_gamma
 from cldnet.methods.parts.alpha import ConstantAlpha
 from cldnet.methods.parts.moments import check_gram
 
-__all__ = ["SOLVERS", "Structure", "check_room", "check_whole", "solver_options"]
+__all__ = [
+    "SOLVERS",
+    "Settings",
+    "Structure",
+    "check_room",
+    "check_threads",
+    "check_whole",
+    "random_source",
+    "solver_options",
+]
 
 #: The method behind each solver's name.
 SOLVERS: Mapping[str, str] = {"exact": "exact", "hbo": "cldnet"}
 
 _LARGEST_RATE = 3e38  # that float32 can hold
+_LARGEST_WHOLE = 2**63 - 1  # that torch takes for a size, and a file for a number
+_SHOWN = 80
 
 
 @dataclass(frozen=True)
@@ -48,11 +62,20 @@ class Structure:
                 raise ValueError(f"input_shape={sides!r} should be None or a tuple of one to three sides, as (28, 28).")
             for side in sides:
                 check_whole("A side of input_shape", side)
+            check_whole("The product of the sides of input_shape", prod(map(int, sides)))
             object.__setattr__(self, "input_shape", tuple(map(int, sides)))
         resolve_dtype(self.dtype)
         rank: Any = self.gram
         object.__setattr__(self, "gram", int(rank) if isinstance(rank, np.integer) else rank)
         check_gram(self.gram)
+        if not isinstance(self.gram, str):
+            check_whole("gram", self.gram)
+
+    @property
+    def class_bytes(self) -> int:
+        """Bytes that room for one class takes at least: a vector for `hbo`, a sum over a map's features for `exact`."""
+        features = getattr(self.backbone, "out_features", 1000)  # as many as the maps that are made by name have
+        return 8 * (self.embed_dim if self.solver == "hbo" else int(features))
 
     def check_unchanged(self, now: Structure) -> None:
         """Refuse a model's parameters to be changed while it lives."""
@@ -67,8 +90,50 @@ class Structure:
                 )
 
 
-def check_whole(name: str, value: Any) -> None:
-    """Refuse what is not a whole number of at least 1.
+@dataclass(frozen=True)
+class Settings:
+    """What may change from call to call, in the plain types that a file takes.
+
+    Examples
+    --------
+    >>> Settings(epochs=2, batch_size=16, lr=7, alpha=10**30, n_threads=None, verbose=True)
+    Settings(epochs=2, batch_size=16, lr=7.0, alpha=1e+30, n_threads=None, verbose=1)
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    alpha: float | str
+    n_threads: int | None
+    verbose: int
+
+    def __post_init__(self) -> None:
+        check_whole("epochs", self.epochs)
+        check_whole("batch_size", self.batch_size)
+        check_threads(self.n_threads)
+        if not _is_number(self.lr, _LARGEST_RATE):
+            raise ValueError(f"lr={_shown(self.lr)} should be a positive number, {_LARGEST_RATE:g} at most.")
+        by_name = isinstance(self.alpha, str) and self.alpha == "gcv"
+        if not by_name and not _is_number(self.alpha, sys.float_info.max):
+            raise ValueError(f"alpha={_shown(self.alpha)} should be 'gcv' or a positive number that a float can hold.")
+        said: Any = self.verbose
+        if not isinstance(said, int | np.integer | np.bool_) or abs(int(said)) > _LARGEST_WHOLE:
+            raise ValueError(
+                f"verbose={_shown(said)} should be a small whole number: 0 for silence, 1 for a line a session, 2 for more."
+            )
+        types = {"epochs": int, "batch_size": int, "lr": float, "verbose": int}
+        types |= ({} if by_name else {"alpha": float}) | ({} if self.n_threads is None else {"n_threads": int})
+        for name, plain in types.items():
+            object.__setattr__(self, name, plain(getattr(self, name)))
+
+    @classmethod
+    def of(cls, classifier: Any) -> Settings:
+        """Take them from a classifier, or say which of its parameters cannot be."""
+        return cls(**{field.name: getattr(classifier, field.name) for field in fields(cls)})
+
+
+def check_whole(name: str, value: Any, least: int = 1, most: int = _LARGEST_WHOLE) -> None:
+    """Refuse what is not a whole number, is too small, or is too large for torch and for a file.
 
     Examples
     --------
@@ -76,9 +141,74 @@ def check_whole(name: str, value: Any) -> None:
     Traceback (most recent call last):
     ...
     ValueError: epochs=2.5 should be a whole number of at least 1.
+    >>> check_whole("capacity", 10**30)
+    Traceback (most recent call last):
+    ...
+    ValueError: capacity=1000000000000000000000000000000 should be a whole number of at most 9223372036854775807.
     """
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}={value!r} should be a whole number of at least 1.")
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}={_shown(value)} should be a whole number of at least {least}.")
+    if value > most:
+        raise ValueError(f"{name}={_shown(value)} should be a whole number of at most {most}.")
+
+
+def check_threads(count: Any) -> None:
+    """Refuse more threads than a machine bears: thousands of them take hours to do nothing, or end the process without a word.
+
+    Examples
+    --------
+    >>> check_threads(10**6)
+    Traceback (most recent call last):
+    ...
+    ValueError: n_threads=1000000 should be None or a whole number from 1 to ... threads than processors are of no use.
+    """
+    if count is None:
+        return
+    most = bearable_threads(_LARGEST_WHOLE)
+    try:
+        check_whole("n_threads", count, most=_LARGEST_WHOLE if most is None else most)
+    except ValueError:
+        raise ValueError(
+            f"n_threads={_shown(count)} should be None or a whole number from 1 to {most}: more threads than processors are of "
+            "no use."
+        ) from None
+
+
+def random_source(random_state: Any) -> np.random.RandomState | None:
+    """Make numpy's generator of a ``random_state`` as scikit-learn does; None where it is None.
+
+    Examples
+    --------
+    >>> random_source("dice")
+    Traceback (most recent call last):
+    ...
+    ValueError: random_state='dice' should be None, a whole number from 0 to 4294967295, or a numpy.random.RandomState.
+    """
+    try:
+        source: np.random.RandomState | None = None if random_state is None else check_random_state(random_state)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"random_state={_shown(random_state)} should be None, a whole number from 0 to {2**32 - 1}, or a "
+            "numpy.random.RandomState."
+        ) from error
+    return source
+
+
+def _is_number(value: Any, most: float) -> bool:
+    """Tell whether something is a number above 0 and up to ``most``; True and False are none."""
+    value = (
+        value.item() if isinstance(value, np.generic) else value
+    )  # numpy warns if it compares a small float with a large one
+    return isinstance(value, int | float | np.longdouble) and not isinstance(value, bool) and bool(0 < value <= most)
+
+
+def _shown(value: Any) -> str:
+    """Write a value into a sentence, or the beginning of it."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write numbers of thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def check_room(capacity: int, class_bytes: int) -> None:
@@ -95,27 +225,24 @@ def check_room(capacity: int, class_bytes: int) -> None:
     if size > most:
         raise ValueError(
             f"capacity={capacity} takes {size / 1e9:.3g} GB, and one table may take {most / 1e9:.3g} GB of this machine's "
-            "memory: ask for less. CLDNET_MEMORY_SHARE sets another share."
+            "memory: ask for room for fewer classes, or for fewer features (or embed_dim) a class. CLDNET_MEMORY_SHARE sets "
+            "another share."
         )
 
 
-def solver_options(structure: Structure, *, lr: float, alpha: float | str) -> dict[str, Any]:
+def solver_options(structure: Structure, settings: Settings) -> dict[str, Any]:
     """Translate a classifier's parameters into the configuration of its solver's method.
 
     Examples
     --------
-    >>> solver_options(Structure("exact", "auto", 8, 10, None, "float32"), lr=0.1, alpha="gcv")
+    >>> settings = Settings(epochs=1, batch_size=16, lr=0.1, alpha="gcv", n_threads=None, verbose=0)
+    >>> solver_options(Structure("exact", "auto", 8, 10, None, "float32"), settings)
     {'alpha': 'gcv', 'gram': 'full', 'products': 'float32'}
     """
-    if not (isinstance(lr, int | float | np.number) and 0 < lr <= _LARGEST_RATE):
-        raise ValueError(f"lr={lr!r} should be a positive number, {_LARGEST_RATE:g} at most.")
-    number = isinstance(alpha, int | float | np.number) and 0 < alpha < float("inf")
-    if alpha != "gcv" and not number:
-        raise ValueError(f"alpha={alpha!r} should be 'gcv' or a positive number.")
     if structure.solver == "exact":
-        return {"alpha": float(alpha) if number else alpha, "gram": structure.gram, "products": structure.dtype}
+        return {"alpha": settings.alpha, "gram": structure.gram, "products": structure.dtype}
     gamma = reachable_gamma(structure.capacity, structure.embed_dim)
-    options: dict[str, Any] = {"embed_dim": structure.embed_dim, "gamma": gamma, "lr": lr}
-    if number:
-        options["alpha"] = ConstantAlpha(float(alpha))
+    options: dict[str, Any] = {"embed_dim": structure.embed_dim, "gamma": gamma, "lr": settings.lr}
+    if not isinstance(settings.alpha, str):
+        options["alpha"] = ConstantAlpha(settings.alpha)
     return options

@@ -83,6 +83,58 @@ def test_a_class_with_one_example_is_revealing_and_its_sum_is_found() -> None:
     assert (worst.tensor, worst.verdict, worst.at, worst.copies) == ("class_sums", "revealing", 4, 1)
 
 
+def test_a_class_with_one_example_needs_no_comparison() -> None:
+    """A drawn sample would hardly ever have that one row."""
+    clf = taught("exact").partial_fit(X[:1] + 1, ["bee"])
+    for audit in (clf.audit(), clf.audit(X, rows=5), clf.audit(X)):
+        assert not audit.holds
+        assert audit.promises[1].reason.endswith("for a sum, whatever is compared: 'bee'.")
+        assert audit.to_json()["single"] == ["bee"]
+    assert clf.partial_fit(X[1:2] + 1, ["bee"]).audit().holds
+
+
+def test_noise_is_noticed_and_does_not_shorten_the_list() -> None:
+    clf = taught("exact").partial_fit(X[:1] + 1, ["bee"]).add_noise(40.0, random_state=0)
+    audit = clf.audit(np.concatenate([X, X[:1] + 1]))
+    assert (audit.single, audit.moved, audit.holds) == ((), ("bee",), True)
+    assert audit.revealing == {"bee": 1}
+    assert "'bee' (1, moved by noise)" in audit.examples
+    assert "Noise moves their sums and does not shorten this list" in audit.examples
+    assert clf.forget_class("bee").audit().moved == ()
+
+
+def test_whole_weights_and_forgotten_rows_are_no_noise() -> None:
+    clf = taught("exact", backbone=taught("exact").feature_map_)
+    clf.partial_fit(X[:5], Y[:5], sample_weight=[0.1, 0.3, 1 / 3, 7.7, 1e-3])
+    assert clf.forget(X[20:23], Y[20:23]).audit().moved == ()
+
+
+def test_a_verdict_from_a_sample_says_so() -> None:
+    clf = taught("exact")
+    assert clf.audit(X).promises[1].reason.startswith("All 80 rows given were compared; the largest is 0.")
+    reason = clf.audit(X, rows=30).promises[1].reason
+    assert reason.startswith(
+        "This holds for the 30 rows compared of 80 (rows=None, or --rows 0, for all); the largest is 0."
+    )
+
+
+def test_what_many_rows_share_is_counted_in_rows_that_were_not_drawn() -> None:
+    alike = RANDOM.normal(size=20) * 3 + 0.02 * RANDOM.normal(size=(30, 20))
+    clf, rows = taught("exact").partial_fit(alike, ["bee"] * 30), np.concatenate([X, alike])
+    for seed in range(3):
+        audit = clf.audit(rows, rows=20, random_state=seed)
+        assert audit.promises[1].holds is not False, audit.promises[1].reason
+    assert clf.audit(rows).promises[1].holds is None
+
+
+def test_constant_is_what_is_stored_and_the_solution_in_memory_is_said() -> None:
+    audit = taught("exact").audit()
+    assert audit.solved == (1001, 4)
+    assert "Constant is what is stored." in audit.memory
+    assert "1,001 × 4 numbers (features × classes)" in str(audit)
+    assert taught("hbo").audit().memory == "Constant is what is stored. Nothing else is kept while the model answers."
+
+
 def test_joining_noise_and_forgetting_take_the_revealing_class_away() -> None:
     rows = np.concatenate([X, X[:1] + 1])
     for mend in (
@@ -149,5 +201,6 @@ def test_the_json_says_all_that_the_audit_does(solver: str) -> None:
 
 
 def test_multiply_adds_are_those_of_one_answer() -> None:
-    clf = CLDNetClassifier("hbo", nn.Linear(20, 5), capacity=6, embed_dim=8, epochs=1, random_state=0).fit(X, Y)
-    assert clf.audit().macs == 20 * 5 + 5 * 8 + 8 * 6
+    clf = CLDNetClassifier("hbo", nn.Linear(20, 5), capacity=4, embed_dim=8, epochs=1, random_state=0).fit(X, Y)
+    assert clf.audit().macs == 20 * 5 + 5 * 8 + 8 * 4
+    assert taught("exact").audit().macs == 20 * 1000 + 1001 * 4 + 4 * 4

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import resource
 import select
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,12 @@ _FORBIDDEN = {
 }
 #: What changes the disk: within a folder that it may write to.
 _CHANGING = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.symlink", "os.truncate"}
+#: What torch, numpy, pyarrow, C and C++ say where no memory is left; what is refused before it is asked for has other words.
+_NO_MEMORY = re.compile(
+    r"can(?:no|')t allocate|cannot allocate|unable to allocate|fail\w* to allocate|allocation fail|bad_alloc|\bmalloc\b|"
+    r"not enough memory|out of memory|no memory for",
+    re.IGNORECASE,
+)
 
 
 class ViolationError(Exception):
@@ -73,9 +81,33 @@ class Outcome:
     detail: str
 
 
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and all that it was made of."""
+    waiting, seen = [error], set()
+    while waiting:
+        found = waiting.pop()
+        if id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            waiting += [each for each in (found.__cause__, found.__context__) if each is not None]
+
+
+def wanted_memory(error: BaseException) -> bool:
+    """Whether memory was asked for beyond the bound, whatever became of that later: no file may make anybody ask."""
+    return any(
+        isinstance(each, MemoryError)
+        or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
+        or _NO_MEMORY.search(str(each)) is not None
+        for each in causes(error)
+    )
+
+
 def refusal(error: BaseException) -> str:
-    """The sentence of a refusal; anything else than a sentence is a violation."""
+    """The sentence of a refusal; anything else than a sentence is a violation, and so is one for want of memory."""
     text = str(error)
+    if wanted_memory(error):
+        last = list(causes(error))[-1]
+        raise ViolationError(f"asked for memory beyond the bound: {type(last).__name__}: {last!s:.200}") from error
     if not isinstance(error, ValueError | OSError) or len(text.split()) < WORDS or isinstance(error, UnicodeError):
         raise ViolationError(f"{type(error).__name__}: {text:.300}") from error
     return text

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import random
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from cldnet.statistics import Statistics
 from fuzzing.guard import ViolationError, Watch, refusal, watched
 from fuzzing.mutations import VALUES, foreign, misplace, nested, spoil
 
+#: How a file of a session is asked where it stands.
+Call = Callable[[MidwayFile], Midway | None]
 DRAW = np.random.default_rng(0)
 Y = np.arange(24) % 3
 X = DRAW.normal(size=(24, 6)) + 3 * Y[:, None]
@@ -42,6 +46,7 @@ class Kind:
     load: Callable[[Path], Any]
     save: Callable[[Any, Path], None]
     use: Callable[[Any, Path], None]
+    layout: int = store.SCHEMA
 
 
 def module() -> nn.Module:
@@ -131,8 +136,8 @@ def _add(stats: Statistics, path: Path) -> None:
     CLDNetClassifier(backbone=small_map(), **SMALL).merge([stats])
 
 
-#: The digest by which a session knows its call, once one was made.
-SESSION_CALL: list[str] = []
+#: What a session is asked by whether it is that of a call, once one was made.
+SESSION_CALL: list[Call] = []
 
 
 class PowerCutError(BaseException):
@@ -146,16 +151,16 @@ class _Cut(MidwayFile):
             raise PowerCutError
 
 
-def _session_of(clf: CLDNetClassifier, path: Path, file: type[MidwayFile]) -> str:
-    """Teach in a session that is kept in a file, and tell the digest by which it knows its call."""
+def _session_of(clf: CLDNetClassifier, path: Path, file: type[MidwayFile]) -> Call:
+    """Teach in a session that is kept in a file, and tell what the file was asked by whether it is that of the call."""
     import cldnet.classifier
 
-    known: list[str] = []
+    known: list[Call] = []
 
     class Known(file):  # type: ignore[misc, valid-type]
-        def begun(self, call: str, rows: int | None = None) -> Midway | None:
-            known.append(call)
-            return super().begun(call, rows)
+        def begun(self, *arguments: Any, **named: Any) -> Midway | None:
+            known.append(lambda file: MidwayFile.begun(file, *arguments, **named))
+            return super().begun(*arguments, **named)
 
     before, cldnet.classifier.MidwayFile = cldnet.classifier.MidwayFile, Known  # type: ignore[misc]
     try:
@@ -182,19 +187,18 @@ def _go_on(session: Any, path: Path) -> None:
     _finite(clf.decision_function(X))
 
 
-def _as_written(session: tuple[Midway, str], path: Path) -> None:
-    midway, call = session
+def _as_written(midway: Midway, path: Path) -> None:
+    path.unlink(missing_ok=True)
     file = MidwayFile(path, 0)
-    file._call = call
+    SESSION_CALL[0](file)  # nothing is there, and the file knows whose it will be
     file(lambda: midway)
 
 
-def _load_session(path: Path) -> tuple[Midway, str]:
-    call = SESSION_CALL[0]
-    midway = MidwayFile(path, 0).begun(call, len(X))
+def _load_session(path: Path) -> Midway:
+    midway = SESSION_CALL[0](MidwayFile(path, 0))
     if midway is None:
         raise FileNotFoundError("There is no session, so it would begin anew.")
-    return midway, call
+    return midway
 
 
 def _map(make: Callable[[], FeatureMap]) -> Kind:
@@ -211,6 +215,32 @@ def _map(make: Callable[[], FeatureMap]) -> Kind:
     )
 
 
+#: Files of older layouts, as they were written then.
+OLD = Path(__file__).parents[1] / "fixtures" / "store"
+
+
+def module_of_old() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5))
+
+
+def _old(layout: int) -> dict[str, Kind]:
+    """Files of a layout that is not written any more, but read."""
+    nothing = np.zeros((0, 0))
+    likes = {
+        "exact": _model(_exact, nothing),
+        "hbo": _model(_mlp, nothing, module_of_old),
+        "map": KINDS["map"],
+        "statistics": replace(KINDS["statistics"], use=lambda stats, _: _finite([stats.rows, (stats + stats).rows])),
+    }
+    return {
+        f"{name} of layout {layout}": replace(
+            like, make=partial(shutil.copyfile, OLD / str(layout) / f"{name}.cldnet"), layout=layout
+        )
+        for name, like in likes.items()
+    }
+
+
 #: Every kind of file that the library reads back.
 KINDS: dict[str, Kind] = {
     "exact": _model(_exact, X),
@@ -225,6 +255,8 @@ KINDS: dict[str, Kind] = {
     "statistics": Kind(_sums, Statistics.load, lambda stats, path: stats.save(path), _add),
     "session": Kind(_interrupted, _load_session, _as_written, _go_on),
 }
+for _layout in range(1, store.SCHEMA):
+    KINDS |= _old(_layout)
 
 
 # -- what becomes of them ----------------------------------------------------------------------------------------------
@@ -516,7 +548,10 @@ def mutate(original: Path, target: Path, draw: random.Random, mark: Path) -> tup
 
 
 def verdict(kind: Kind, path: Path, original: bytes, forged: bool, watch: Watch) -> str:
-    """Load a file that anybody may have written: refused in a sentence, the same as ever, or (forged) sound by itself."""
+    """Load a file that anybody may have written: refused in a sentence, the same as ever, or (forged) sound by itself.
+
+    Layout 1 had no digest, so that a file of it that was spoiled passes for a forged one.
+    """
     refused, loaded = watched(lambda: kind.load(path), watch)
     if refused:
         return "refused"
@@ -524,7 +559,7 @@ def verdict(kind: Kind, path: Path, original: bytes, forged: bool, watch: Watch)
     kind.save(loaded, again)
     if again.read_bytes() == original:
         return "equal"
-    if not forged:
+    if not forged and kind.layout > 1:
         raise ViolationError("a changed file was taken for another")
     kind.save(kind.load(again), again)  # and its like
     try:
@@ -537,13 +572,16 @@ def verdict(kind: Kind, path: Path, original: bytes, forged: bool, watch: Watch)
 
 def prepare(folder: Path) -> None:
     """Make a file of every kind, and have all that a load imports imported: what is imported later is the file's doing."""
-    folder.mkdir()
+    (folder / "again").mkdir(parents=True)
     for name, kind in KINDS.items():
         kind.make(folder / name)
         loaded = kind.load(folder / name)
-        kind.save(loaded, folder / "again")
-        assert (folder / "again").read_bytes() == (folder / name).read_bytes(), name
-        kind.use(loaded, folder / "again")
-    (folder / "again").unlink(missing_ok=True)
+        again = folder / "again" / name
+        kind.save(loaded, again)
+        if kind.layout == store.SCHEMA:
+            assert again.read_bytes() == (folder / name).read_bytes(), name
+        shutil.copyfile(again, folder / "used")
+        kind.use(loaded, folder / "used")
+    (folder / "used").unlink(missing_ok=True)
     module()(torch.zeros(1, 10, 10, device="cpu"))
     module().to("meta")(torch.zeros(1, 10, 10, device="meta"))  # torch imports a thousand modules for that

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cldnet.audit.examples import examples_of, moved_classes
 from cldnet.audit.likeness import FEW, LIMIT, Finding, compare
 from cldnet.device import generator
 from cldnet.footprint import Footprint, Sizes, footprint, multiplications
@@ -53,7 +54,13 @@ class Audit:
     findings : tuple of Finding or None
         What was found when all that is kept was compared with training rows; ``None`` if there were none to compare with.
     compared, given : int
-        Rows that were compared, and rows that were given.
+        Rows that were compared, and rows that were given. Before something is called revealing, it is counted in all of them.
+    single : tuple
+        Classes with one example whose sum is, so far as sums can tell, that example's features.
+    moved : tuple
+        Classes whose sums were moved by noise.
+    solved : tuple of int, optional
+        Features and classes of the solution that is kept in memory while the model answers; it is no part of what is stored.
     """
 
     solver: str
@@ -67,6 +74,9 @@ class Audit:
     findings: tuple[Finding, ...] | None = None
     compared: int = 0
     given: int = 0
+    single: tuple[Any, ...] = ()
+    moved: tuple[Any, ...] = ()
+    solved: tuple[int, int] | None = None
 
     @property
     def revealing(self) -> dict[Any, int]:
@@ -77,7 +87,7 @@ class Audit:
     def like(self) -> list[Finding]:
         """What is like a training row, the most alike first."""
         found = [finding for finding in self.findings or () if finding.verdict != "clear"]
-        return sorted(found, key=lambda finding: (finding.verdict != "revealing", -finding.largest))
+        return sorted(found, key=lambda finding: (finding.verdict != "revealing", -finding.cosine))
 
     @property
     def promises(self) -> list[Promise]:
@@ -102,30 +112,55 @@ class Audit:
 
     def _likeness(self) -> Promise:
         name = f"Nothing stored has a |cosine| beyond {LIMIT} with a training row"
-        if self.findings is None:
-            return Promise(
-                name, None, "There were no training rows to compare with: hand them over to have it checked."
-            )
-        rows = f"{self.compared:,} rows" if self.compared == self.given else f"{self.compared:,} of {self.given:,} rows"
-        verdicts = {finding.verdict for finding in self.findings}
-        largest = max((finding.largest for finding in self.findings if finding.verdict == "clear"), default=0.0)
-        if "revealing" in verdicts:
-            worst = self.like[0]
-            where = f"{worst.form} {worst.at} of {worst.tensor} has {worst.largest:.4f} with rows {worst.space}"
-            reason = f"Compared with {rows}: {where}, and fewer than {FEW} rows have that in common."
+        if self.single:
+            few = _some([repr(label) for label in self.single])
+            reason = f"A class with one example has that example's features for a sum, whatever is compared: {few}."
             return Promise(name, False, reason)
-        if "shared" in verdicts:
-            reason = f"What is beyond it is like {FEW} or more of {rows} at once: it is what they have in common."
+        if self.findings is None:
+            reason = "There were no training rows to compare with: hand them over to have it checked."
             return Promise(name, None, reason)
-        rest = " Vectors too short to tell are set aside." if "chance" in verdicts else ""
-        return Promise(name, True, f"{rows}; the largest is {largest:.4f}.{rest}")
+        verdicts = {finding.verdict for finding in self.findings}
+        if "revealing" in verdicts:
+            reason = f"{self._where('revealing')}, and fewer than {FEW} of the {self.given:,} rows given have that in common."
+            return Promise(name, False, reason)
+        if "near" in verdicts:
+            few = f"fewer than {FEW} of the {self.given:,} rows given have that in common"
+            reason = (
+                f"{self._where('near')}, and {few}; the mean of many patches may be as near to one, so nobody can tell."
+            )
+            return Promise(name, None, reason)
+        if "shared" in verdicts:
+            reason = (
+                f"What is beyond it is like {FEW} or more rows at once, and is what they have in common. {self._among}."
+            )
+            return Promise(name, None, reason)
+        largest = max((finding.largest for finding in self.findings if finding.verdict == "clear"), default=0.0)
+        rest = " What so few numbers have alike by chance is set aside." if "chance" in verdicts else ""
+        return Promise(name, True, f"{self._among}; the largest is {largest:.4f}.{rest}")
+
+    def _where(self, verdict: str) -> str:
+        worst = next(finding for finding in self.like if finding.verdict == verdict)
+        rows = worst.space if worst.space.startswith("patches") else f"rows {worst.space}"
+        return f"{worst.form} {worst.at} of {worst.tensor} has {worst.cosine:.4f} with {rows}"
+
+    @property
+    def _among(self) -> str:
+        """Which rows a verdict is about: one from a sample says so."""
+        if self.compared == self.given:
+            return f"All {self.given:,} rows given were compared"
+        return f"This holds for the {self.compared:,} rows compared of {self.given:,} (rows=None, or --rows 0, for all)"
 
     @property
     def examples(self) -> str:
         """Which classes have so few examples that their sums reveal something of one of them, and what to do about it."""
         unknown = [repr(label) for label, count in self.counts.items() if count is None]
         if self.revealing:
-            few = _some([f"{label!r} ({count})" for label, count in self.revealing.items()])
+            few = _some(
+                [
+                    f"{label!r} ({count}{', moved by noise' * (label in self.moved)})"
+                    for label, count in self.revealing.items()
+                ]
+            )
             return f"Classes with fewer than {FEW} examples are revealing: {few}. {self.advice}"
         if unknown:
             return f"The examples of some classes were not counted, in a file from before: {_some(unknown)}."
@@ -136,7 +171,10 @@ class Audit:
     def advice(self) -> str:
         """What can be done about classes with few examples."""
         if self.solver == "exact":
-            return "Teach them more, join them (join_classes), blur them (add_noise), or forget them."
+            return (
+                "Teach them more, join them (join_classes), blur them (add_noise), or forget them. Noise moves their sums and "
+                "does not shorten this list: they still have as few examples."
+            )
         return f"Teach a class only when there are {FEW} examples or more of it."
 
     @property
@@ -144,15 +182,29 @@ class Audit:
         """What the numbers that are kept do tell; this is not differential privacy."""
         kept = (
             "The sum of a class's features tells their mean, and that of a class with one example is that example's features; "
-            "the second moments tell how the features of all examples vary together."
+            "the second moments tell how the features of all examples vary together, and where one example alone lights a "
+            "feature, that feature's row of them is that example's features."
             if self.solver == "exact"
             else "The projectors' sums tell how the inputs of each layer vary together over all examples, the first layer's "
             "being the scaled inputs themselves: where one example alone moves an input or a unit, its row of that sum is that "
-            "example. Leave out inputs that hardly any example has, or take solver='exact', whose features mix all inputs."
+            "example. Leave out inputs that hardly any example has."
         )
         return (
             f"{kept} Who has two versions of a model knows what was added in between, which may be one example's. This is not "
             "differential privacy: whoever may not see such sums should not get the file."
+        )
+
+    @property
+    def memory(self) -> str:
+        """What a constant size is the size of, and what there is in memory besides."""
+        stored = "Constant is what is stored."
+        if self.solved is None:
+            return f"{stored} Nothing else is kept while the model answers."
+        features, classes = self.solved
+        return (
+            f"{stored} While the model answers it also keeps the solution of its sums in memory, {features:,} × {classes:,} "
+            "numbers (features × classes) and a rule that chooses among the classes: that grows with the classes, and is made "
+            "again from the sums when a model is loaded."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -174,6 +226,9 @@ class Audit:
             "sizes": self.sizes.to_json(),
             "counts": [[label, count] for label, count in self.counts.items()],
             "revealing": list(self.revealing),
+            "single": list(self.single),
+            "moved": list(self.moved),
+            "solved": None if self.solved is None else list(self.solved),
             "examples": self.examples,
             "limit": LIMIT,
             "few": FEW,
@@ -195,6 +250,7 @@ class Audit:
                 *lines,
                 f"{'reveals' if self.revealing else 'classes':>7}  {self.examples}",
                 f"  bytes  {self.footprint.total:,} ({kept}), and {self.footprint.labels:,} of labels",
+                f" memory  {self.memory}",
                 f"   size  {self.footprint.parameters:,} trainable parameters, {self.macs:,} multiply-adds an answer",
                 f"   note  {self.reveals}",
             )
@@ -213,8 +269,11 @@ def audit_model(
     claims: Mapping[str, bool] = {name: getattr(learner.traits, name) for name in ("rehearsal_free", "constant_size")}
     findings, compared = None, 0
     if x is not None:
-        drawn = x if rows is None or len(x) <= rows else x[torch.randperm(len(x), generator=generator(seed))[:rows]]
-        findings, compared = tuple(compare(learner, drawn, on_progress)), len(drawn)
+        sampled = rows is not None and rows < len(x)
+        drawn = torch.randperm(len(x), generator=generator(seed))[:rows] if sampled else None
+        findings, compared = tuple(compare(learner, x, on_progress, drawn)), len(x) if drawn is None else len(drawn)
+    counts, moved = examples_of(model), moved_classes(model)
+    summed = isinstance(learner, Exact)
     return Audit(
         solver=model.structure.solver,
         tasks=learner.tasks,
@@ -222,22 +281,15 @@ def audit_model(
         footprint=footprint(learner, labels=len(str(labels.to_json()["labels"]).encode())),
         macs=multiplications(learner, model.inputs.shape),
         sizes=model.sizes,
-        counts=_counts(model),
+        counts=counts,
         claims=dict(claims),
         findings=findings,
         compared=compared,
         given=0 if x is None else len(x),
+        single=tuple(label for label, count in counts.items() if summed and count == 1 and label not in moved),
+        moved=moved,
+        solved=(learner.class_width, learner.seen) if summed else None,
     )
-
-
-def _counts(model: Model) -> dict[Any, int | None]:
-    """Examples of each class. Where older files did not count them, the exact solver's weights tell."""
-    counts = model.labels.counts
-    if isinstance(model.learner, Exact):
-        weights = model.learner.class_weights.tolist()
-        rows = dict(zip(model.labels.classes.tolist(), model.labels.columns.tolist(), strict=True))
-        return {label: round(weights[rows[label]]) if count is None else count for label, count in counts.items()}
-    return counts
 
 
 def _some(names: list[str]) -> str:

@@ -12,7 +12,15 @@ from cldnet.cli.show import counting, say
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cldnet.classifier import CLDNetClassifier
+    from cldnet.data.dataset import Dataset
+    from cldnet.data.spec import StreamSpec
+
 __all__ = ["audit_command"]
+
+_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+#: What the reader of each source can be told.
+_READING = {"folder": ("size", "resize"), "arrays": (), "table": ("label",)}
 
 
 def audit_command(
@@ -20,8 +28,8 @@ def audit_command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Training data to compare with: a folder of photos, one folder a class; an .npz file; a CSV or Parquet table "
-            "(table:PATH,label=NAME); or a stream, as split-mnist."
+            help="Training data to compare with, all rows of them: a folder of photos, one folder a class; an .npz file; a CSV "
+            "or Parquet table (PATH,label=NAME). Or a stream, as split-mnist: the rows that it teaches."
         ),
     ] = None,
     where: Annotated[Path | None, typer.Option(help="Folder in which a stream's data set is looked for first.")] = None,
@@ -32,33 +40,93 @@ def audit_command(
 ) -> None:
     """Check what a model promises: constant size, nothing kept that is like a training row. Exits with 1 if that is broken."""
     from cldnet.bench.report import write_audit
-    from cldnet.classifier import CLDNetClassifier
+    from cldnet.bench.report.audit import make_folder
 
-    clf = CLDNetClassifier.load(model)
+    clf, folder = _loaded(model), out or model.with_name(f"{model.stem}-audit")
     x = None if data is None else _training_rows(data, where)
+    make_folder(folder)  # before a long comparison
     with counting("comparing", "rows") as tell:
         audit = clf.audit(x, rows=rows or None, on_progress=tell)
-    page, figures = write_audit(audit, out or model.with_name(f"{model.stem}-audit"), model.name)
+    page, figures = write_audit(audit, folder, model.name)
     say(str(audit))
     say(f"page     {page}\nfigures  {figures}")
     if not audit.holds:
         raise typer.Exit(1)
 
 
+def _loaded(model: Path) -> CLDNetClassifier:
+    from cldnet.classifier import CLDNetClassifier
+    from cldnet.nets.fingerprint import WrongModule
+
+    try:
+        return CLDNetClassifier.load(model)
+    except WrongModule as error:
+        raise ValueError(
+            f"{model} was made over a module of your own, which a command does not have. In Python, load it with "
+            "clf = CLDNetClassifier.load(path, backbone=module), and call clf.audit(X); cldnet.bench.report.write_audit makes "
+            "the page."
+        ) from error
+
+
 def _training_rows(data: str, where: Path | None) -> Tensor:
-    """Read the training inputs of a stream, a folder, or a file."""
+    """Read all training inputs of a folder or a file; of a stream, those that it teaches. What is left out is said."""
+    from cldnet.data.spec import StreamSpec
+    from cldnet.data.streams import SOURCES
+
+    spec = StreamSpec.parse(_with_kind(data), SOURCES)
+    with counting("reading photos", "files") as tell:
+        if spec.path is None or spec.split or spec.variants:  # who says how data are split means what a run was taught
+            x, tested = _taught_rows(_with_kind(data), where, tell)
+        else:
+            found = _read(spec, tell)
+            x, tested = found.train.x, 0 if found.test is None else len(found.test)
+    left_out = f"; the {tested:,} rows of its test part are left out" if tested else ""
+    say(f"   rows  {len(x):,} to learn from in {spec.shown}{left_out}")
+    return x
+
+
+def _with_kind(data: str) -> str:
+    """Put the kind of source in front of a plain path."""
+    from cldnet.data.spec import StreamSpec
+    from cldnet.data.streams import SOURCES, STREAMS
+
+    name = StreamSpec.parse(data, SOURCES).name
+    if name in STREAMS or ":" in data.split(",")[0]:
+        return data
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise ValueError(
+            f"There is no folder or file {name!r}. Give training data by their path, or the name of a stream."
+        )
+    if path.is_dir():
+        return f"{'arrays' if any(path.glob('*.npy')) else 'folder'}:{data}"
+    return f"{'table' if name.lower().endswith(_TABLES) else 'arrays'}:{data}"
+
+
+def _taught_rows(text: str, where: Path | None, tell: Any) -> tuple[Tensor, int]:
+    """Inputs that a stream teaches, task by task, and how many it sets aside to test on."""
     import torch
 
-    from cldnet.data.streams import STREAMS, stream_by_name
+    from cldnet.data.streams import stream_by_name
 
-    name = data
-    if data.split(",")[0] not in STREAMS and ":" not in data.split(",")[0]:
-        path = Path(data)
-        if not path.exists():
-            raise ValueError(
-                f"There is no folder or file {data!r}. Give training data by their path, or the name of a stream."
-            )
-        name = f"{'folder' if path.is_dir() and not any(path.glob('*.npy')) else 'arrays'}:{data}"
-    with counting("reading photos", "files") as tell:
-        stream: Any = stream_by_name(name, None, data=where, on_progress=tell)
-    return torch.cat([task.train.x for task in stream])
+    stream = stream_by_name(text, None, data=where, on_progress=tell)
+    return torch.cat([task.train.x for task in stream]), len(stream.test)
+
+
+def _read(spec: StreamSpec, tell: Any) -> Dataset:
+    """Read a folder or a file as it is: a stream would set a part of it aside, and refuse a single row."""
+    useless = set(spec.reading) - set(_READING[spec.name])
+    if useless:
+        raise ValueError(f"{spec.name} has no use for the option {min(useless)!r}: leave it out.")
+    path = Path(spec.path or "").expanduser()
+    if spec.name == "folder":
+        from cldnet.data.images.reader import read_images
+
+        return read_images(path, **spec.reading, on_progress=tell)
+    if spec.name == "arrays":
+        from cldnet.data.files.arrayfiles import read_arrays
+
+        return read_arrays(path)
+    from cldnet.data.files.tables import read_table
+
+    return read_table(path, **spec.reading)

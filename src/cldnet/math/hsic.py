@@ -209,6 +209,13 @@ def _squared_distances(rows: Tensor) -> Tensor:
 
 
 def median_off_diagonal(squared: Tensor) -> Tensor:
+    """Median of the squared distances between different rows, and a little more than rounding where that is 0.
+
+    Examples
+    --------
+    >>> median_off_diagonal(torch.tensor([[0.0, 4.0], [4.0, 0.0]]))
+    tensor(4.)
+    """
     n = len(squared)
     i, j = torch.triu_indices(n, n, offset=1, device=squared.device)
     median = squared[i, j].median() if n > 1 else squared.new_zeros(())

@@ -189,14 +189,16 @@ class CLDNet(Learner):
         return self.projection.sums()
 
     def score(self, x: Tensor) -> Tensor:
-        """Similarity to every class vector over the temperature."""
-        return self.config.similarity(self.embed(x), self.basis) / self.config.temperature
+        """Similarity to the vectors of the classes seen over the temperature."""
+        # Not to all of the table: how a product rounds may depend on its size, and more room must not change a score.
+        return self.config.similarity(self.embed(x), self.basis[: self.seen]) / self.config.temperature
 
     def start(self, task: TaskData) -> None:
         """Begin with empty momenta; what cannot be projected learns in the first task only."""
         if len(self.basis) == 0:
             capacity, seed = self.setting.capacity, self.setting.seed
-            self.basis = basis_vectors(capacity, self.class_width, self.config.gamma, seed=seed).to(self.basis)  # Eq. 7
+            made = basis_vectors(capacity, self.class_width, self.config.gamma, seed=seed).to(self.basis)  # Eq. 7
+            self.basis = made.contiguous()  # as it will lie after a load from disk: products round by how a matrix lies
         if self.tasks > 0:
             self.projection.freeze_unprotected(self.net)
         self.task_rows = torch.isin(torch.arange(len(self.basis), device=task.y.device), task.rows)
@@ -213,7 +215,7 @@ class CLDNet(Learner):
         setting = self.setting.extended(capacity)
         gamma = reachable_gamma(capacity, self.class_width, self.config.gamma)
         if len(self.basis):
-            self.basis = extend_basis(self.basis, capacity, gamma, seed=setting.seed)
+            self.basis = extend_basis(self.basis, capacity, gamma, seed=setting.seed).contiguous()
         self.setting, self.config = setting, replace(self.config, gamma=gamma)
 
     def resize_for(self, state: Mapping[str, Tensor]) -> None:

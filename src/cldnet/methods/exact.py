@@ -16,6 +16,7 @@ With a map that gives whole numbers up to 127, as all of ours do, the sums are e
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -59,6 +60,9 @@ class ExactConfig:
         check_gram(self.gram)
         if self.products not in ("float32", "float64"):
             raise ValueError(f"products={self.products!r} should be 'float32' or 'float64'.")
+
+
+_log = logging.getLogger("cldnet")
 
 
 class _Solved(NamedTuple):
@@ -198,6 +202,7 @@ class Exact(MappedLearner):
         if solved is None:
             alpha = None if self.config.alpha == "gcv" else float(self.config.alpha)
             moments, weights, rows = self.class_sums[: self.seen].T, self.class_weights[: self.seen], float(self.rows)
+            _warn_of_extremes(alpha, self.second.energy)
             choice = self.second.solve(moments, weights, rows, alpha)
             live = (weights > 0).nonzero()[:, 0]  # not those that were forgotten
             known = choice._replace(solution=choice.solution[:, live])
@@ -227,3 +232,22 @@ class Exact(MappedLearner):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state, also one from before ``G`` was packed."""
         super().load_state(upgraded(state))
+
+
+def _warn_of_extremes(alpha: float | None, energy: float) -> None:
+    """Say so where a given α leaves nothing of the sums, or is nothing beside them: answers would be wrong without a word."""
+    if alpha is None or not energy > 0:
+        return
+    if alpha > energy:
+        _log.warning(
+            "alpha=%g is more than all squared features together (%g), so that hardly anything is left of what was learned: "
+            "use a smaller one, or 'gcv'.",
+            alpha,
+            energy,
+        )
+    elif alpha < torch.finfo(torch.float64).eps * energy:
+        _log.warning(
+            "alpha=%g is less than the rounding of the sums (%g), so that it penalises nothing: use a larger one, or 'gcv'.",
+            alpha,
+            torch.finfo(torch.float64).eps * energy,
+        )

@@ -13,6 +13,7 @@ from cldnet.device import generator
 from cldnet.names import nearest_names
 from cldnet.nets.cnn import CNN
 from cldnet.nets.features import FeatureMap, RandomReLU
+from cldnet.nets.fingerprint import evaluating
 from cldnet.nets.fourier import RandomFourier
 from cldnet.nets.mlp import MLP
 from cldnet.nets.patches import WhitenedPatches
@@ -118,13 +119,8 @@ def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:
     >>> out_features(nn.Flatten(), (2, 3))
     6
     """
-    training = net.training
-    net.eval()
-    try:
-        with torch.no_grad():
-            features = net(next(net.parameters(), torch.zeros(())).new_zeros(1, *input_shape))
-    finally:
-        net.train(training)
+    with evaluating(net):
+        features = net(next(net.parameters(), torch.zeros(())).new_zeros(1, *input_shape))
     if features.ndim != 2:
         raise ValueError(
             f"The backbone gives an output of shape {tuple(features.shape)} for one input; "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from cldnet.device import generator
 
-__all__ = ["Fingerprint", "WrongModule"]
+__all__ = ["Fingerprint", "WrongModule", "evaluating"]
 
 
 class WrongModule(ValueError):
@@ -79,12 +80,32 @@ def _names(module: nn.Module) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Have a module answer, without gradients, and learn nothing; afterwards each of its parts is in the mode that it was in.
+
+    Examples
+    --------
+    >>> module = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(3).eval())
+    >>> with evaluating(module):
+    ...     [part.training for part in module]
+    [False, False]
+    >>> [part.training for part in module]
+    [True, False]
+    """
+    modes = {part: part.training for part in module.modules()}
+    try:
+        module.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in modes.items():  # one by one: a user may have frozen some of them
+            part.training = training
+
+
 def _probe(module: nn.Module, input_shape: tuple[int, ...]) -> Tensor:
     like = next(module.parameters(), torch.zeros(()))
     probe = torch.randn(1, *input_shape, generator=generator(0)).to(like)
-    training = module.training
-    module.eval()
-    with torch.no_grad():
+    with evaluating(module):
         output: Tensor = module(probe)
-    module.train(training)
     return output.flatten()[:64].double().cpu()

@@ -32,6 +32,8 @@ def test_the_page_says_what_the_audit_says(audit: Audit) -> None:
     assert f"{audit.footprint.total:,} bytes of numbers" in page
     assert f"{audit.macs:,} multiply-adds" in page
     assert "not differential privacy" in page
+    assert "Constant is what is stored. While the model answers it also keeps the solution of its sums" in page
+    assert "does not shorten this list" in page
     for finding in audit.findings or ():
         assert f"{finding.largest:.4f}" in page
 
@@ -65,6 +67,23 @@ def test_the_page_is_whole_and_needs_nothing_else(audit: Audit) -> None:
 def test_without_rows_the_page_says_how_to_check_them() -> None:
     clf = CLDNetClassifier(capacity=4, random_state=0).fit(X, np.repeat([0, 1], 30))
     assert "cldnet audit MODEL --data PATH" in audit_page(clf.audit())
+
+
+def test_the_page_of_a_sample_says_so() -> None:
+    clf = CLDNetClassifier(capacity=4, random_state=0).fit(X, np.repeat([0, 1], 30))
+    page = audit_page(clf.audit(X, rows=20))
+    assert "This holds for the 20 rows compared of 60" in page
+    assert "with 20 of 60 training rows" in page
+    assert "was counted in all 60 where those compared did not have 10" in page
+
+
+def test_a_file_in_the_folders_place_is_said_in_a_sentence(audit: Audit, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    for folder in (tmp_path / "taken", tmp_path / "taken" / "below"):
+        with pytest.raises(
+            FileExistsError, match="taken is a file; the page and the figures of an audit go into a folder"
+        ):
+            write_audit(audit, folder)
 
 
 def test_both_files_are_written_to_a_folder_that_is_made(audit: Audit, tmp_path: Path) -> None:

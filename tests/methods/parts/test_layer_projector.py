@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,9 +149,9 @@ def check_sound(layer, expected=None, atol=1e-12):
         layer.rebuild()
 
 
-@pytest.mark.parametrize(("block", "count"), [(100, 1_000_000), (7, 30_000), (1, 5_000)])
-def test_a_projector_is_sound_after_a_million_rows_in_float32(block, count):
-    """A million single rows take minutes: see ``benchmarks/million.py``."""
+@pytest.mark.parametrize(("block", "count"), [(100, 1_000_000), (15, 150_000), (7, 30_000), (1, 5_000)])
+def test_a_projector_is_sound_after_very_many_rows_in_float32(block, count):
+    """Blocks of more than 16 rows rebuild it, smaller ones go through the recursion; a million of those take minutes."""
     layer, rows = LayerProjector(1, 16), torch.randn(count, 16, generator=generator(0))
     rows[:, 3] = rows[:, 2]  # a direction that nothing uses
     for part in rows.split(block):
@@ -200,3 +202,14 @@ def test_rows_of_a_file_that_cannot_wait_for_this_layer_are_refused(name, value)
     setattr(layer, name, value)
     with pytest.raises(ValueError, match="rows that wait for a projector of 6 inputs are not there"):
         layer.check_running()
+
+
+def test_a_million_single_updates_were_measured_and_every_projector_was_sound():
+    found = json.loads((Path(__file__).parents[3] / "results" / "benchmarks" / "million.json").read_text())
+    assert sorted(each["alpha"] for each in found["projectors"]) == [1e-3, 1.0, 30.0]
+    for each in found["projectors"]:
+        assert each["course"][-1]["updates"] == 1_000_000
+        for state in each["course"]:
+            assert state["asymmetry"] <= 1e-15
+            assert 0 < state["least_eigenvalue"] <= state["largest_eigenvalue"] <= 1 + 1e-12
+            assert state["error"] <= 1e-9

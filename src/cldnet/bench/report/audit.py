@@ -13,7 +13,7 @@ from cldnet.bench.report.svg import drawing, text
 from cldnet.bench.wording import human_bytes
 from cldnet.store import write_atomically
 
-__all__ = ["audit_page", "write_audit"]
+__all__ = ["audit_page", "make_folder", "write_audit"]
 
 _ROW, _NAMES, _BARS, _VALUES = 30, 190, 420, 120
 _SHOWN = 200  # lines of a table that one may want to read
@@ -23,6 +23,7 @@ _VERDICTS = {
     "clear": "no",
     "chance": "too short to tell",
     "shared": f"yes, as {FEW} rows or more are alike",
+    "near": f"fewer than {FEW} rows are alike; a mean may be as near",
     "revealing": f"yes, and fewer than {FEW} rows are alike",
 }
 
@@ -40,11 +41,30 @@ def write_audit(audit: Audit, folder: Path, title: str = "") -> tuple[Path, Path
     ...     json.loads(figures.read_text())["revealing"], "cat" in page.read_text()
     (['cat', 'dog'], True)
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     page, figures = folder / "audit.html", folder / "audit.json"
     write_atomically(figures, json.dumps(audit.to_json(), indent=1).encode())
     write_atomically(page, audit_page(audit, title).encode())
     return page, figures
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for an audit's files if it is not there, or say what is in its place.
+
+    Examples
+    --------
+    >>> make_folder(Path(__file__))
+    Traceback (most recent call last):
+    ...
+    FileExistsError: ...audit.py is a file; the page and the figures of an audit go into a folder: name another one.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        file = next(part for part in (folder, *folder.parents) if part.exists())
+        raise FileExistsError(
+            f"{file} is a file; the page and the figures of an audit go into a folder: name another one."
+        ) from error
 
 
 def audit_page(audit: Audit, title: str = "") -> str:
@@ -102,7 +122,7 @@ def _kept(audit: Audit) -> str:
     return (
         f"<section><h2>What is kept</h2>\n<p>{audit.footprint.total:,} bytes of numbers, and {audit.footprint.labels:,} bytes "
         f"of labels, which grow by an entry a class. {audit.footprint.parameters:,} trainable parameters; an answer takes "
-        f"{audit.macs:,} multiply-adds.</p>\n{_drawn(_bars(bars), f'Bytes by kind: {words}.')}\n"
+        f"{audit.macs:,} multiply-adds. {text(audit.memory)}</p>\n{_drawn(_bars(bars), f'Bytes by kind: {words}.')}\n"
         f"<h3>After each task</h3><p class='note'>A line where the size changed.</p>{sizes}</section>"
     )
 
@@ -119,11 +139,23 @@ def _likeness(audit: Audit) -> str:
     bars = [(finding.tensor, finding.largest, f"{finding.largest:.4f}") for finding in worst]
     said = "; ".join(f"{name} {words}" for name, _, words in bars)
     rows = (_cells(finding) for finding in findings[:_SHOWN])
-    head = ("Tensor", "Form", "Rows", "Vectors", "Length", "Largest |cos|", f"Beyond {LIMIT}", "Copies", "Like a row")
+    head = (
+        "Tensor",
+        "Form",
+        "Rows",
+        "Vectors",
+        "Length",
+        "Largest |cos|",
+        f"Beyond {LIMIT}",
+        "Copies",
+        "Rows alike",
+        "Like a row",
+    )
     more = f"<p class='note'>The {_SHOWN} most alike of {len(findings)}.</p>" if len(findings) > _SHOWN else ""
     return (
         f"<section><h2>Likeness to training rows</h2>\n<p>The |cosine| of every vector that is kept with {audit.compared:,} "
-        f"of {audit.given:,} training rows, in every form in which the model meets them; images also flipped and turned.</p>\n"
+        f"of {audit.given:,} training rows, in every form in which the model meets them; images also flipped and turned. How "
+        f"many rows are alike was counted in all {audit.given:,} where those compared did not have {FEW}.</p>\n"
         f"{_drawn(_bars(bars, LIMIT), f'Largest cosine by tensor: {said}.')}\n{_table(head, rows)}{more}</section>"
     )
 
@@ -138,6 +170,7 @@ def _cells(finding: Finding) -> tuple[str, ...]:
         f"{finding.largest:.4f}",
         f"{finding.beyond:,}",
         f"{finding.copies:,}",
+        f"{finding.fewest:,}{'' if finding.fewest < FEW else ' or more'}",
         _VERDICTS[finding.verdict],
     )
 
