@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,20 @@ def test_who_dies_between_saving_and_removing_the_checkpoint_is_not_in_its_way(t
     assert np.array_equal(again.decision_function(X), clf.decision_function(X))
     again.save(saved)
     assert not path.exists()
+
+
+def test_numbers_that_are_none_do_not_replace_a_sound_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "session"
+    teach_in_part(make(random_state=0), path, writings=5)
+    sound, written = path.read_bytes(), []
+
+    def diverged(self: Any, midway: Any) -> None:
+        now = midway()
+        written.append(replace(now, state={name: tensor * torch.nan for name, tensor in now.state.items()}))
+        write(self, written.pop)
+
+    write = cldnet.midway.MidwayFile.__call__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cldnet.midway.MidwayFile, "__call__", diverged)
+        teach(make(random_state=0), path)
+    assert path.read_bytes() == sound
