@@ -32,6 +32,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
+import cldnet.store as store
 from cldnet import CLDNetClassifier
 from cldnet.methods.cldnet import CLDNet
 from cldnet.methods.exact import Exact
@@ -233,6 +234,24 @@ def undisturbed(folder: Path, solver: str) -> Log:
     return log
 
 
+def check_left(folder: Path, solver: str) -> None:
+    """See that a finished run has left nothing lying about.
+
+    Only a kill between the last saving and the removal of that session's checkpoint can leave it, since nobody opens another
+    session then; the model must know that it has learned it.
+    """
+    left = {path.name for path in folder.iterdir()} - {"model", "predictions.npy", "log"}
+    assert left <= {"session"}, f"{sorted(left)} were left over"
+
+    def learned() -> None:
+        clf = load(folder, solver)
+        assert clf is not None
+        assert store.read(folder / "session")[1]["call"] == clf._fitted().session, "a checkpoint was left over"
+
+    if left:
+        assert ended(forked(learned), None)
+
+
 def crash(solver: str, kills: int, folder: Path, draw: random.Random) -> None:
     whole, killed = folder / solver / "whole", folder / solver / "killed"
     log = undisturbed(whole, solver)
@@ -245,8 +264,7 @@ def crash(solver: str, kills: int, folder: Path, draw: random.Random) -> None:
             check(killed, solver)
             continue
         assert outcome(killed) == outcome(whole), "the model differs from that of an undisturbed run"
-        left = {path.name for path in killed.iterdir()} - {"model", "predictions.npy", "log"}
-        assert not left, f"{sorted(left)} were left over"
+        check_left(killed, solver)
         runs += 1
         gone_on += sum(line.number > 0 for line in Log(killed).lines("step"))
         print(f"{solver}: {done} kills, {runs} runs to the same bits, {gone_on} sessions gone on with", flush=True)
