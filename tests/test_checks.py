@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cldnet.audit import compare
-from cldnet.checks import CHECKS, _unlike_rows, check_learner
+from cldnet.audit.trial import unlike_rows
+from cldnet.checks import CHECKS, check_learner
 from cldnet.fit import fit_task
 from cldnet.methods import METHODS, build_learner
 from cldnet.methods.finetune import Finetune
@@ -163,7 +164,7 @@ def test_a_broken_learner_is_found_out(broken: type[Finetune], check: str, compl
 def test_rows_that_hardly_any_input_has_show_in_a_projector_and_those_of_the_check_do_not() -> None:
     """Why the check has no sparser rows: where an input belongs to one row, the methods with projectors do keep that row."""
     learner = make("cldnet", Setting((64,), capacity=8, seed=3))
-    x, y = _unlike_rows()["sparse"].clone(), torch.arange(160) // 40
+    x, y = unlike_rows()["sparse"].clone(), torch.arange(160) // 40
     x[:, 5] = torch.where(torch.arange(160) == 7, 9.0, 0.0)
     fit_task(learner, TaskData(x, y), epochs=2, batch_size=8)
     worst = max(compare(learner, x), key=lambda found: (found.verdict == "revealing", found.cosine))

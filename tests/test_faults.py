@@ -610,7 +610,7 @@ def test_a_disk_that_fails_under_a_checkpoint_leaves_the_model_and_a_session_to_
             assert learned(clf) == both.expected, disk.failed
             assert world.path.read_bytes() == both.new, disk.failed
             if "session" in files(world.folder):
-                assert disk.failed == ["os.unlink"]
+                assert disk.failed in (["os.unlink"], ["os.stat"])
                 assert "The session is learned and saved, but its checkpoint" in caplog.text
         else:
             assert isinstance(raised, KeyboardInterrupt) or is_sentence(raised), raised
