@@ -117,6 +117,15 @@ def test_directions_whose_squares_are_no_numbers_are_refused(tmp_path: Path) -> 
         CLDNetClassifier.load(tmp_path / "model")
 
 
+@pytest.mark.parametrize("name", ["rows", "class_weights"])
+def test_more_rows_than_can_have_been_are_refused(tmp_path: Path, name: str) -> None:
+    CLDNetClassifier(capacity=3, random_state=0).fit(np.eye(4), [0, 0, 1, 1]).save(tmp_path / "model")
+    tensors, manifest = store.read(tmp_path / "model")
+    store.write(tmp_path / "model", {**tensors, name: torch.full_like(tensors[name], 1e300)}, manifest)
+    with pytest.raises(ValueError, match=rf"{name} has numbers beyond 1e\+150"):
+        CLDNetClassifier.load(tmp_path / "model")
+
+
 @pytest.mark.parametrize("shape", [[1 << 13, 1 << 13], [1, 1 << 26], [4, 3]])
 def test_a_users_module_is_not_tried_on_images_of_a_size_that_a_stranger_chose(
     shape: list[int], tmp_path: Path

@@ -42,7 +42,7 @@ __all__ = [
 _NOT_NEGATIVE = {"class_weights", "rows", "counters", "first_classes", "squares", "trace", "shrinkage", "floor"}
 _POSITIVE = {"spread", "step", "bandwidth"}
 #: Those that are squared, and what is then still a number.
-_SQUARED = {"directions"}
+_SQUARED = {"directions", "rows", "class_weights"}
 _MOST_SQUARED = 1e150
 #: Where a module of the user's own is in a learner's state.
 MODULES = ("net.", "features.net.")
