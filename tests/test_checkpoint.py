@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import cldnet.midway
+import cldnet.store as store
 from cldnet import CLDNetClassifier
 
 Y = np.arange(60) % 3
@@ -51,7 +52,7 @@ def teach(clf: CLDNetClassifier, path: Path, shift: int = 0) -> CLDNetClassifier
     return clf
 
 
-def seconds_written(clf: CLDNetClassifier, path: Path) -> int:
+def writings_of(clf: CLDNetClassifier, path: Path) -> int:
     """Teach, and count how often the session was written: what a resumed one had behind it is not written again."""
     written, write = 0, cldnet.midway.MidwayFile.__call__
 
@@ -72,7 +73,7 @@ def test_a_first_session_goes_on_whatever_its_seed_was(tmp_path: Path, state: An
     teach_in_part(make(random_state=state), path, writings=11)
     shutil.copy(path, tmp_path / "copy")
     again, other = make(random_state=state), make(random_state=state)
-    assert seconds_written(again, path) == 29 - 11, "the steps before were not done again"
+    assert writings_of(again, path) == 29 - 11, "the steps before were not done again"
     teach(other, tmp_path / "copy")
     assert np.array_equal(again.decision_function(X), other.decision_function(X))
 
@@ -100,7 +101,7 @@ def test_who_dies_between_learning_and_saving_goes_on_from_the_checkpoint(tmp_pa
     path, saved = tmp_path / "session", tmp_path / "model"
     clf = teach(make(random_state=0), path)
     assert path.exists(), "nothing else on disk knows of the session yet"
-    assert seconds_written(make(random_state=0), path) == 0
+    assert writings_of(make(random_state=0), path) == 0
     clf.save(saved)
     assert not path.exists()
     teach(clf, path, shift=3)
@@ -142,3 +143,14 @@ def test_numbers_that_are_none_do_not_replace_a_sound_checkpoint(tmp_path: Path)
         patch.setattr(cldnet.midway.MidwayFile, "__call__", diverged)
         teach(make(random_state=0), path)
     assert path.read_bytes() == sound
+
+
+def test_a_file_that_does_not_say_whose_session_it_is_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "session"
+    teach_in_part(make(random_state=0), path, writings=5)
+    tensors, manifest = store.read(path)
+    store.write(path, tensors, {name: value for name, value in manifest.items() if name != "call"})
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="belongs to another session"):
+        teach(make(random_state=0), path)
+    assert path.read_bytes() == before

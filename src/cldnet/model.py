@@ -114,13 +114,9 @@ class Model:
             report = fit_task(self.learner, task, **budget, on_step=on_step, midway=midway, on_midway=checkpoint)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not list it
             raise ValueError(_DIVERGED) from error
-        # Weights may be finite and too large to compute with.
-        shown = () if self.learner.traits.one_pass else (self.learner.logits(task.x[:_SHOWN]),)
-        if not all(map(_finite, shown)):
-            raise ValueError(_DIVERGED)
         self.check_finite(_DIVERGED)
-        for scores in shown:
-            self._warn_of_chance(scores, task.y[:_SHOWN])
+        if not self.learner.traits.one_pass:
+            self._check_shown(task.x[:_SHOWN], task.y[:_SHOWN])
         self.labels.tally(rows.y, rows.weight)
         return replace(self, session=call).noted(), report
 
@@ -142,8 +138,11 @@ class Model:
         if not all(map(_finite, kept)):
             raise ValueError(reason)
 
-    def _warn_of_chance(self, scores: Tensor, y: Tensor) -> None:
-        """Say so where a net that was just trained cannot tell the very rows apart: settings at extremes do that."""
+    def _check_shown(self, x: Tensor, y: Tensor) -> None:
+        """Try a net on rows that it has just learned: weights may be finite and too large to compute with, or know nothing."""
+        scores = self.learner.logits(x)
+        if not _finite(scores):
+            raise ValueError(_DIVERGED)
         chance, right = 1 / len(y.unique()), float((scores.argmax(1) == y).double().mean())
         if len(y) >= 16 and chance < 1 and right - chance <= 0.2 * (1 - chance):
             _log.warning(

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cldnet.math.hsic import center, median_off_diagonal
+from cldnet.math.hsic import center, median_off_diagonal, squared_distances
 
-__all__ = ["Kernel", "gaussian", "label_normalised", "median_gaussian", "nhsic_derivative", "normalised", "pull_back"]
+__all__ = ["Kernel", "gaussian", "label_normalised", "median_gaussian", "nhsic_derivative", "pull_back"]
 
 #: The largest exponent of a kernel whose rounding in float32 (some 1e-7 of it) is far below a ridge of 1e-5.
 _MOST_EXPONENT = 8.0
@@ -57,7 +57,7 @@ def gaussian(z: Tensor, sigma: float = 5.0) -> Kernel:
     if rows.dtype != torch.float64 and not float(rows.square().sum(1).amax()) * scale < _MOST_EXPONENT:
         rows = z.reshape(len(z), -1).double()
         rows = rows - rows.mean(0)
-    return Kernel(rows, torch.expm1(_squared_distances(rows).mul_(-scale)), scale)
+    return Kernel(rows, torch.expm1(squared_distances(rows).mul_(-scale)), scale)
 
 
 def median_gaussian(z: Tensor) -> Kernel:
@@ -70,23 +70,9 @@ def median_gaussian(z: Tensor) -> Kernel:
     """
     rows = z.reshape(len(z), -1).double()
     rows = rows - rows.mean(0)
-    squared = _squared_distances(rows)
+    squared = squared_distances(rows)
     scale = 1 / (2 * median_off_diagonal(squared))
     return Kernel(rows, torch.expm1(squared.mul_(-scale)), scale)
-
-
-def normalised(kernel: Kernel, epsilon: float = 1e-5) -> Tensor:
-    """``R = Kc (Kc + εnI)⁻¹``, as `cldnet.math.hsic.normalise` has it, in float64.
-
-    Examples
-    --------
-    >>> normalised(gaussian(torch.tensor([[0.0], [9.0]]), sigma=1.0), epsilon=0.5)
-    tensor([[ 0.2500, -0.2500],
-            [-0.2500,  0.2500]], dtype=torch.float64)
-    """
-    centred = center(kernel.less_one.double())
-    factor = torch.linalg.cholesky(_with_ridge(centred, epsilon))
-    return torch.cholesky_solve(centred, factor)
 
 
 def label_normalised(y: Tensor, epsilon: float = 1e-5) -> Tensor:
@@ -131,9 +117,10 @@ def nhsic_derivative(kernel: Kernel, against: Tensor, epsilon: float = 1e-5) -> 
     tensor([[ 0.1250, -0.1250],
             [-0.1250,  0.1250]], dtype=torch.float64)
     """
-    centred = center(kernel.less_one)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(_with_ridge(centred, epsilon)))
-    return center(inverse @ (against.to(inverse.dtype) @ inverse)) * (epsilon * len(centred))
+    ridge, ridged = epsilon * len(kernel.less_one), center(kernel.less_one)
+    ridged.diagonal().add_(ridge)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(ridged))
+    return center(inverse @ (against.to(inverse.dtype) @ inverse)) * ridge
 
 
 def pull_back(kernel: Kernel, derivative: Tensor) -> Tensor:
@@ -151,16 +138,3 @@ def pull_back(kernel: Kernel, derivative: Tensor) -> Tensor:
     weights = torch.addcmul(derivative, derivative, kernel.less_one)
     pulled = torch.addcmul(weights @ kernel.rows, weights.sum(1, keepdim=True), kernel.rows, value=-1)
     return pulled.mul_(4 * kernel.scale)
-
-
-def _squared_distances(rows: Tensor) -> Tensor:
-    gram = rows @ rows.mT
-    norms = gram.diagonal()
-    squared = torch.add(norms.unsqueeze(0) + norms.unsqueeze(1), gram + gram.mT, alpha=-1)
-    return squared.clamp_min_(0)
-
-
-def _with_ridge(centred: Tensor, epsilon: float) -> Tensor:
-    ridged = centred.clone()
-    ridged.diagonal().add_(epsilon * len(centred))
-    return ridged

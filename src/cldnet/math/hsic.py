@@ -26,6 +26,7 @@ __all__ = [
     "nhsic",
     "nhsic_normalised",
     "normalise",
+    "squared_distances",
 ]
 
 
@@ -48,7 +49,7 @@ def gaussian_kernel(x: Tensor, sigma: float = 5.0) -> Tensor:
     if not sigma > 0:
         raise ValueError(f"sigma={sigma} must be positive.")
     rows = _rows(x)
-    return torch.exp(_squared_distances(rows) / (-2 * sigma**2 * rows.shape[1])).to(x.dtype)
+    return torch.exp(squared_distances(rows) / (-2 * sigma**2 * rows.shape[1])).to(x.dtype)
 
 
 def median_kernel(x: Tensor) -> Tensor:
@@ -64,7 +65,7 @@ def median_kernel(x: Tensor) -> Tensor:
             [0.6065, 1.0000, 0.6065],
             [0.1353, 0.6065, 1.0000]])
     """
-    squared = _squared_distances(_rows(x))
+    squared = squared_distances(_rows(x))
     return torch.exp(squared / (-2 * median_off_diagonal(squared.detach()))).to(x.dtype)
 
 
@@ -200,7 +201,15 @@ def _gram(rows: Tensor) -> Tensor:
     return (gram + gram.mT) / 2  # BLAS may add up the two triangles in different orders
 
 
-def _squared_distances(rows: Tensor) -> Tensor:
+def squared_distances(rows: Tensor) -> Tensor:
+    """Squared distances between rows ``(n, d)``, in their own precision.
+
+    Examples
+    --------
+    >>> squared_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    tensor([[ 0., 25.],
+            [25.,  0.]])
+    """
     # Not cdist: the root's gradient is infinite for duplicate rows. Distances do not see the
     # mean, rounding does.
     gram = _gram(rows - rows.mean(0))

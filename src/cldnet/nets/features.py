@@ -32,9 +32,8 @@ _KNEE = 8.0  # beyond this many spreads inputs are squeezed by _SQUEEZE: classes
 _SQUEEZE = 16.0
 _ACTIVATION_RANGE = 4.0  # root mean squares of the pre-activation that the 8 bits cover
 _MOST_WEIGHTS = 1 << 31
-_LEAST_ROWS = (
-    30.0  # rows of the first task that light a unit: three times what an audit asks for, since rows may be alike
-)
+#: Rows of the first task that light a unit: three times what an audit asks for, since rows may be alike.
+_LEAST_ROWS = 30.0
 # Numbers at a time: weights drawn, weights or inputs in float64, and rounded inputs. Photos at once would take gigabytes.
 _DRAWN_AT_ONCE = 1 << 20
 _WIDENED_AT_ONCE = 1 << 22

@@ -35,7 +35,7 @@ class NormalisedHSIC:
 
     def of_batch(self, x: Tensor, y: Tensor, beta: float) -> Derivative:
         """Normalise the kernels of X and Y once: all layers take their difference."""
-        on_input = bottleneck.normalised(bottleneck.gaussian(x, self.sigma), self.epsilon)
+        on_input = hsic.normalise(bottleneck.gaussian(x, self.sigma).less_one.double(), self.epsilon)
         against = on_input - beta * bottleneck.label_normalised(y, self.epsilon)
 
         def derivative(z: Tensor) -> Tensor:
