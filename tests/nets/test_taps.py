@@ -291,3 +291,17 @@ def test_one_dimensional_convolutions_have_gradients_of_rows_and_deltas(layer):
     rebuilt = flow.layers[0].split(product)
     for parameter, expected in zip(rebuilt, torch.autograd.grad(loss, list(rebuilt)), strict=True):
         torch.testing.assert_close(rebuilt[parameter], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_second_pass_takes_over_projected_inputs_of_the_same_numbers_only():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    taps, x = Taps(net, (2, 2)), torch.randn(5, 2, 2)
+    flows = []
+    for given in (x, x, x.clone()):
+        with taps.watch() as flow:
+            net(given)
+        flows.append(flow)
+    flows[0].projected.update({0: torch.ones(1), 1: torch.ones(1)})
+    for flow in flows[1:]:
+        flow.reuse(flows[0])
+    assert [set(flow.projected) for flow in flows[1:]] == [{0}, set()]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cldnet.math.hsic import center, median_off_diagonal, squared_distances
 
-__all__ = ["Kernel", "gaussian", "label_normalised", "median_gaussian", "nhsic_derivative", "pull_back"]
+__all__ = ["Kernel", "gaussian", "label_normalised", "median_gaussian", "nhsic_derivative", "normalised", "pull_back"]
 
 #: The largest exponent of a kernel whose rounding in float32 (some 1e-7 of it) is far below a ridge of 1e-5.
 _MOST_EXPONENT = 8.0
@@ -54,10 +54,14 @@ def gaussian(z: Tensor, sigma: float = 5.0) -> Kernel:
     rows = z.reshape(len(z), -1)
     scale = 1 / (2 * sigma**2 * rows.shape[1])
     rows = rows - rows.mean(0)
-    if rows.dtype != torch.float64 and not float(rows.square().sum(1).amax()) * scale < _MOST_EXPONENT:
+    gram = rows @ rows.mT
+    if rows.dtype != torch.float64 and not float(gram.diagonal().amax()) * scale < _MOST_EXPONENT:
         rows = z.reshape(len(z), -1).double()
         rows = rows - rows.mean(0)
-    return Kernel(rows, torch.expm1(squared_distances(rows).mul_(-scale)), scale)
+        gram = rows @ rows.mT
+    norms = gram.diagonal() * scale
+    exponents = gram.mul_(2 * scale).sub_(norms).sub_(norms.unsqueeze(1)).clamp_(max=0)  # −scale ‖zᵢ − zⱼ‖²
+    return Kernel(rows, exponents.expm1_(), scale)
 
 
 def median_gaussian(z: Tensor) -> Kernel:
@@ -99,8 +103,34 @@ def label_normalised(y: Tensor, epsilon: float = 1e-5) -> Tensor:
     return entries
 
 
+def normalised(kernel: Kernel, epsilon: float = 1e-5) -> Tensor:
+    """``R = Kc (Kc + cI)⁻¹`` of `cldnet.math.hsic.normalise`, as ``C − c S`` with the centred inverse ``S``, in float64.
+
+    Examples
+    --------
+    >>> normalised(gaussian(torch.tensor([[0.0], [9.0]]), sigma=1.0), epsilon=0.5)
+    tensor([[ 0.2500, -0.2500],
+            [-0.2500,  0.2500]], dtype=torch.float64)
+    """
+    ridge = epsilon * len(kernel.less_one)
+    entries = _centred_inverse(kernel, ridge).mul_(-ridge).sub_(1 / len(kernel.less_one))
+    entries.diagonal().add_(1)
+    return entries
+
+
+def _centred_inverse(kernel: Kernel, ridge: float) -> Tensor:
+    """``C (Kc + cI)⁻¹ C`` in float64, which costs little more than float32 here and keeps the digits of a small ridge."""
+    ridged = center(kernel.less_one.double())
+    ridged.diagonal().add_(ridge)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(ridged))
+    # Kc forgets the vector of ones, so that the inverse has 1/c in its direction and nothing across: centring takes it off.
+    return inverse.sub_(1 / (ridge * len(inverse)))
+
+
 def nhsic_derivative(kernel: Kernel, against: Tensor, epsilon: float = 1e-5) -> Tensor:
-    """Derivative of ``tr(R M)`` by the kernel: ``c S M S`` with ``S = (Kc + cI)⁻¹``, since ``R = I − c S``.
+    """Derivative of ``tr(R M)`` by the kernel: ``c S M S`` with ``S = C (Kc + cI)⁻¹ C``, since ``R = C − c S``.
+
+    The products, whose rounding is that of any gradient's, are made in the dtype of the rows.
 
     Parameters
     ----------
@@ -117,10 +147,9 @@ def nhsic_derivative(kernel: Kernel, against: Tensor, epsilon: float = 1e-5) -> 
     tensor([[ 0.1250, -0.1250],
             [-0.1250,  0.1250]], dtype=torch.float64)
     """
-    ridge, ridged = epsilon * len(kernel.less_one), center(kernel.less_one)
-    ridged.diagonal().add_(ridge)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(ridged))
-    return center(inverse @ (against.to(inverse.dtype) @ inverse)) * ridge
+    ridge = epsilon * len(kernel.less_one)
+    inverse = _centred_inverse(kernel, ridge).to(kernel.rows.dtype)
+    return inverse @ (against.to(inverse.dtype) @ inverse).mul_(ridge)
 
 
 def pull_back(kernel: Kernel, derivative: Tensor) -> Tensor:

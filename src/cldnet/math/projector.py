@@ -73,10 +73,11 @@ def correction(projected: Tensor, weighted: Tensor) -> Tensor:
     >>> correction(r @ torch.diag(torch.tensor([3.0, 1.0])), r)
     tensor([[1.5000, 0.0000]])
     """
+    if weighted.shape[-2] == 1:  # the factor of a number is its root
+        root: Tensor = (1 + torch.linalg.vecdot(projected, weighted)).rsqrt()
+        return projected * root.unsqueeze(-1)
     inner = projected @ weighted.mT
     inner.diagonal(dim1=-2, dim2=-1).add_(1)
-    if inner.shape[-1] == 1:  # the factor of a number is its root
-        return projected * inner.rsqrt()
     rows: Tensor = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), projected, upper=False)
     return rows
 

@@ -25,8 +25,9 @@ from cldnet.methods.gradient import GradientConfig, weighted_mean
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
 from cldnet.methods.parts.alpha import Alpha, ConstantAlpha
 from cldnet.methods.parts.dependence import Dependence, NormalisedHSIC
+from cldnet.methods.parts.descent import descend, sgd
 from cldnet.methods.parts.pointing import InnerProduct, PerAlpha, Rate, Similarity
-from cldnet.methods.parts.projection import EveryVector, Feed, Projection, descend
+from cldnet.methods.parts.projection import EveryVector, Feed, Projection
 from cldnet.methods.parts.readings import AllClasses, EmbeddingAlone, EveryStep, Last, Range, Steps, When
 from cldnet.methods.ranges import Choice, LogUniform
 from cldnet.nets import out_features
@@ -207,8 +208,8 @@ class CLDNet(Learner):
             {"params": list(self.net.parameters()), "lr": config.hidden_share * config.lr},
             {"params": list(self.embedding.parameters())},
         ]
-        self.hbo_optimizer = torch.optim.SGD(self.parameters(), lr=config.hbo_lr, momentum=config.momentum)
-        self.eae_optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+        self.hbo_optimizer = sgd(self.parameters(), lr=config.hbo_lr, momentum=config.momentum)
+        self.eae_optimizer = sgd(groups, lr=config.lr, momentum=config.momentum)
 
     def extend(self, capacity: int) -> None:
         """Add vectors for classes to come to the table, without moving the others; γ follows if it cannot be kept."""

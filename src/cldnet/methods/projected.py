@@ -13,7 +13,8 @@ from cldnet.methods.config import check_parts
 from cldnet.methods.gradient import GradientConfig, GradientLearner
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
 from cldnet.methods.parts.alpha import Alpha
-from cldnet.methods.parts.projection import BatchMean, Feed, Projection, descend
+from cldnet.methods.parts.descent import descend
+from cldnet.methods.parts.projection import BatchMean, Feed, Projection
 
 __all__ = ["ProjectedConfig", "ProjectedLearner"]
 

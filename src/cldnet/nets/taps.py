@@ -101,6 +101,16 @@ class Layer:
         by_bias = by_position.sum(3, keepdim=True) * float(self.module.bias is self.owner.bias)
         return torch.cat([weight, by_bias], dim=3)
 
+    def products(self, deltas: Tensor, rows: Tensor) -> dict[Tensor, Tensor]:
+        """``Δᵀ H`` of such rows, apart for the weight and for the bias: each lies in memory without gaps."""
+        weight, bias = self.owner.weight, self.owner.bias
+        if bias is None:
+            return {weight: (deltas.mT @ rows).reshape(weight.shape)}
+        return {
+            weight: (deltas.mT @ rows[..., :-1]).reshape(weight.shape),
+            bias: (deltas.mT @ rows[..., -1:]).reshape(bias.shape),
+        }
+
     def split(self, gradient: Tensor) -> dict[Tensor, Tensor]:
         """Cut a gradient ``(groups, outputs, width)`` into those of the weight and of the bias."""
         weight, bias = self.owner.weight, self.owner.bias
@@ -111,12 +121,29 @@ class Layer:
 
 @dataclass
 class Flow:
-    """What one forward pass sent through the tapped layers, call by call."""
+    """What one forward pass sent through the tapped layers, call by call.
+
+    Attributes
+    ----------
+    layers : list of Layer
+    inputs, outputs : list of Tensor
+    versions : list of int
+        Of the outputs, when they came.
+    projected : dict of int to Tensor
+        The inputs of calls as rows behind their layer's projector, where they are known.
+    """
 
     layers: list[Layer] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    projected: dict[int, Tensor] = field(default_factory=dict)
+
+    def reuse(self, earlier: Flow) -> None:
+        """Take over projected inputs of an earlier pass where the very same numbers came in again, as at the first layer."""
+        for call, rows in earlier.projected.items():
+            if _same_memory(self.inputs[call], earlier.inputs[call]):
+                self.projected[call] = rows
 
     def check_not_overwritten(self) -> None:
         """Refuse a module that writes over a layer's output: its derivative could not be seen any more."""
@@ -195,6 +222,10 @@ class Taps:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
 
 
 def _is_plain(module: Projectable) -> bool:

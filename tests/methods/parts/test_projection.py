@@ -8,7 +8,8 @@ from torch import nn
 
 from cldnet.device import generator
 from cldnet.methods.parts.alpha import ConstantAlpha
-from cldnet.methods.parts.projection import BatchMean, EverySample, EverySecondPatch, EveryVector, Projection, descend
+from cldnet.methods.parts.descent import descend
+from cldnet.methods.parts.projection import BatchMean, EverySample, EverySecondPatch, EveryVector, Projection
 from cldnet.nets import build_backbone
 from cldnet.nets.taps import Taps
 

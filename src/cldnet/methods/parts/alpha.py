@@ -135,7 +135,8 @@ class PerTask(Alpha):
 
     def of_layer(self, place: Place) -> Alpha:
         """Scale the layer's own rule."""
-        return PerTask(self.alpha.of_layer(place), self.updates)
+        rule = self.alpha.of_layer(place)
+        return self if rule is self.alpha else PerTask(rule, self.updates)
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ class NormalisedHSIC:
 
     def of_batch(self, x: Tensor, y: Tensor, beta: float) -> Derivative:
         """Normalise the kernels of X and Y once: all layers take their difference."""
-        on_input = hsic.normalise(bottleneck.gaussian(x, self.sigma).less_one.double(), self.epsilon)
-        against = on_input - beta * bottleneck.label_normalised(y, self.epsilon)
+        on_input = bottleneck.normalised(bottleneck.gaussian(x, self.sigma), self.epsilon)
+        against = on_input.sub_(bottleneck.label_normalised(y, self.epsilon), alpha=beta).to(x.dtype)
 
         def derivative(z: Tensor) -> Tensor:
             kernel = bottleneck.gaussian(z, self.sigma)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from cldnet.methods.parts.alpha import Alpha, Place
 from cldnet.methods.parts.layer_projector import LayerProjector
 from cldnet.nets.taps import Flow, Layer, Taps
 
-__all__ = ["BatchMean", "EverySample", "EverySecondPatch", "EveryVector", "Feed", "Projection", "descend"]
+__all__ = ["BatchMean", "EverySample", "EverySecondPatch", "EveryVector", "Feed", "Projection"]
 
 
 class Feed(Protocol):
@@ -117,6 +117,7 @@ class Projection(nn.Module):
     @torch.no_grad()
     def absorb(self, flow: Flow, feed: Feed, alpha: Alpha, progress: float, updates: int) -> None:
         """Let every layer's projector absorb what flowed into the layer (Eq. 6)."""
+        flow.projected.clear()
         for layer, x in zip(flow.layers, flow.inputs, strict=True):
             rows, rule = feed(layer, x), alpha.of_layer(self.places[layer.name])
             self.layers[self._index[layer.name]].absorb(rows, rule(rows, progress, updates))
@@ -125,11 +126,10 @@ class Projection(nn.Module):
     def gradients(self, flow: Flow, deltas: Sequence[Tensor | None]) -> dict[Tensor, Tensor]:
         """Projected gradients ``P (HᵀΔ)`` of all layers from the derivatives ``Δ`` by their outputs (none: no part)."""
         gradients: dict[Tensor, Tensor] = {}
-        for layer, x, delta in zip(flow.layers, flow.inputs, deltas, strict=True):
+        for call, delta in enumerate(deltas):
             if delta is None:
                 continue
-            projected = self.projected_gradient(layer, x, delta)
-            for parameter, gradient in layer.split(projected).items():
+            for parameter, gradient in self.projected_gradients(flow, call, delta).items():
                 if not parameter.requires_grad:  # frozen by the user
                     continue
                 gradients[parameter] = gradients[parameter] + gradient if parameter in gradients else gradient
@@ -154,12 +154,15 @@ class Projection(nn.Module):
                 gradients[parameter] = gradient
         return gradients
 
-    def projected_gradient(self, layer: Layer, x: Tensor, delta: Tensor) -> Tensor:
-        """``Δᵀ H P``, by projecting the inputs or the gradient, whichever has fewer rows."""
+    def projected_gradients(self, flow: Flow, call: int, delta: Tensor) -> dict[Tensor, Tensor]:
+        """``Δᵀ H P`` of one call's weight and bias, by projecting the inputs or the gradient, whichever has fewer rows."""
+        layer, x = flow.layers[call], flow.inputs[call]
         project = self.layers[self._index[layer.name]].project
-        if delta.numel() < layer.outputs * len(layer.module.weight):  # a group has as many inputs as positions
-            return layer.deltas(delta).mT @ project(layer.rows(x))
-        return project(layer.gradient(x, delta))
+        if delta.numel() >= layer.outputs * len(layer.module.weight):  # a group has as many inputs as positions
+            return layer.split(project(layer.gradient(x, delta)))
+        if call not in flow.projected:
+            flow.projected[call] = project(layer.rows(x))
+        return layer.products(layer.deltas(delta), flow.projected[call])
 
     def sums(self) -> dict[str, Tensor]:
         """``A`` of every layer's projector, by the layer's name; complete after `rebuild`."""
@@ -177,20 +180,6 @@ class Projection(nn.Module):
         for module in net.modules():
             if isinstance(getattr(module, "running_mean", None), Tensor):
                 module.eval()
-
-
-def descend(
-    optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor], clip: float, unit: float = 1.0
-) -> None:
-    """Take one step along gradients that were projected before, clipped after that; learning rates count in ``unit``."""
-    optimizer.zero_grad(set_to_none=True)
-    for parameter, gradient in gradients.items():
-        parameter.grad = gradient
-    nn.utils.clip_grad_norm_(gradients.keys(), clip)
-    if unit != 1.0:
-        for gradient in gradients.values():
-            gradient.mul_(unit)
-    optimizer.step()
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

@@ -95,9 +95,10 @@ class InTurn:
         config.when.on_step(learner, flow, batch)
         bottleneck = learner.projection.gradients(flow, learner.bottleneck_deltas(flow, x, batch.y))
         learner.descend(learner.hbo_optimizer, bottleneck, batch)
-        flow, z = learner.forward_pass(x)
+        again, z = learner.forward_pass(x)
+        again.reuse(flow)
         loss = learner.embedding_loss(z, batch)
-        learner.descend(learner.eae_optimizer, learner.projection.backward(flow, loss), batch)
+        learner.descend(learner.eae_optimizer, learner.projection.backward(again, loss), batch)
         return loss.detach()
 
 
