@@ -22,6 +22,8 @@ blocks = st.integers(1, 16)
 def blocks_of(rows):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symmetric, "BLOCK_ROWS", rows)
+        patch.setattr(symmetric, "_TILE_ROWS", max(1, rows // 2))
+        patch.setattr(symmetric, "_TILE_COLUMNS", rows + 1)
         yield
 
 
@@ -44,6 +46,7 @@ def test_products_are_those_of_integers(rows, m, block, seed):
     weight = np.random.default_rng(seed).integers(0, 4, rows)
     with blocks_of(block):
         assert np.array_equal(symmetric.unpack(packed_products(h), m), h.T @ h)
+        assert torch.equal(packed_products(h), symmetric.pack(torch.from_numpy(h.T @ h)))  # below the diagonal too
         assert np.array_equal(symmetric.unpack(packed_products(h, weight), m), h.T @ (weight[:, None] * h))
 
 

@@ -8,14 +8,28 @@ everything is done by ordinary matrix products, and only the blocks on the diago
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["BLOCK_ROWS", "add_products_", "block_rows", "diagonal", "pack", "packed_length", "unpack"]
+__all__ = [
+    "BLOCK_ROWS",
+    "Tile",
+    "add_products_",
+    "add_to_tile_",
+    "block_rows",
+    "diagonal",
+    "pack",
+    "packed_length",
+    "tiles",
+    "unpack",
+]
 
 BLOCK_ROWS = 512
 """Rows of a block row. Saved sums are laid out by it: to change it is to change the format of a saved model."""
+#: Rows and columns of a tile: its products are added before they leave the cache, and few lie below the diagonal for nothing.
+_TILE_ROWS, _TILE_COLUMNS = 256, 1024
 
 
 def packed_length(m: int) -> int:
@@ -63,6 +77,50 @@ def block_rows(packed: Tensor, m: int) -> Iterator[tuple[int, Tensor]]:
         start += rows * columns
 
 
+class Tile(NamedTuple):
+    """A part of the upper triangle that is small enough for a core's cache.
+
+    Attributes
+    ----------
+    rows, columns : slice
+        Which rows and columns of the matrix it has.
+    entries : Tensor
+        A view of its entries that can be written.
+    mirrored : Tensor or None
+        A view of the same entries below the diagonal, if they are held there too.
+    """
+
+    rows: slice
+    columns: slice
+    entries: Tensor
+    mirrored: Tensor | None
+
+
+def tiles(packed: Tensor, m: int) -> list[Tile]:
+    """All entries in tiles; each can be added to by itself, in any order and at the same time as others.
+
+    Examples
+    --------
+    >>> [(tile.rows, tile.columns) for tile in tiles(torch.zeros(packed_length(300)), 300)]
+    [(slice(0, 256, None), slice(0, 300, None)), (slice(256, 300, None), slice(256, 300, None))]
+    """
+    found = []
+    for first, block in block_rows(packed, m):
+        for top in range(0, len(block), _TILE_ROWS):
+            rows = slice(top, min(top + _TILE_ROWS, len(block)))
+            for left in range(top, m - first, _TILE_COLUMNS):
+                columns = slice(left, min(left + _TILE_COLUMNS, m - first))
+                # What lies right of the tile's own square, within the block on the diagonal, is held twice.
+                twice = slice(max(rows.stop, left), min(columns.stop, len(block)))
+                mirrored = block[twice, rows] if twice.start < twice.stop else None
+                found.append(Tile(_moved(rows, first), _moved(columns, first), block[rows, columns], mirrored))
+    return found
+
+
+def _moved(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
+
+
 def add_products_(packed: Tensor, left: Tensor, right: Tensor, sign: float = 1.0) -> None:
     """Add ``sign · leftᵀ right``, which must be symmetric, in place.
 
@@ -86,8 +144,26 @@ def add_products_(packed: Tensor, left: Tensor, right: Tensor, sign: float = 1.0
     >>> unpack(packed, 2).tolist()
     [[10.0, 2.0], [2.0, 4.0]]
     """
-    for first, block in block_rows(packed, right.shape[1]):
-        block.add_(left[:, first : first + len(block)].mT @ right[:, first:], alpha=sign)
+    for tile in tiles(packed, right.shape[1]):
+        add_to_tile_(tile, left, right, sign)
+
+
+def add_to_tile_(tile: Tile, left: Tensor, right: Tensor, sign: float = 1.0) -> None:
+    """Do `add_products_`'s work for one tile.
+
+    Examples
+    --------
+    >>> packed = torch.zeros(packed_length(2), dtype=torch.float64)
+    >>> (tile,) = tiles(packed, 2)
+    >>> add_to_tile_(tile, torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 2.0]]))
+    >>> packed.tolist()
+    [1.0, 2.0, 2.0, 4.0]
+    """
+    products = left[:, tile.rows].mT @ right[:, tile.columns]
+    tile.entries.add_(products, alpha=sign)
+    if tile.mirrored is not None:
+        beside = max(tile.rows.stop - tile.columns.start, 0)
+        tile.mirrored.add_(products[:, beside : beside + len(tile.mirrored)].mT, alpha=sign)
 
 
 def pack(dense: Tensor) -> Tensor:

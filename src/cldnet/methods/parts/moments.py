@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from cldnet.device import share_out
 from cldnet.math import ridge, sketch, symmetric
 
 __all__ = ["DiagonalMoments", "FullMoments", "SecondMoments", "SketchedMoments", "check_gram", "moments_for"]
@@ -83,11 +84,17 @@ class FullMoments(SecondMoments):
         self.register_buffer("packed", torch.zeros(symmetric.packed_length(width), dtype=torch.float64))
 
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
-        """Add the upper triangle of the products, block by block."""
-        if weight is None:
-            symmetric.add_products_(self.packed, h, h)
-        else:
-            symmetric.add_products_(self.packed, h.double() * weight.double()[:, None], h.double())
+        """Add the upper triangle of the products, tile by tile; the tiles are shared out among threads."""
+        right = h if weight is None else h.double()
+        left = h if weight is None else right * weight.double()[:, None]
+        tiles = symmetric.tiles(self.packed, self.width)
+
+        def work(piece: range) -> None:
+            with torch.no_grad():  # a thread does not know the caller's mode
+                for number in piece:
+                    symmetric.add_to_tile_(tiles[number], left, right)
+
+        share_out(work, len(tiles), 1)
 
     def merge(self, other: Self, sign: float = 1.0) -> None:
         """Add or subtract another sum."""
