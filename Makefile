@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint quick kill-test crash-test fuzz-test fault-test clean
+.PHONY: demo test lint quick benchmark benchmark-check kill-test crash-test fuzz-test fault-test clean
 
 demo: .venv/installed
 	$(BIN)/cldnet demo
@@ -14,6 +14,13 @@ test: .venv/installed lint
 quick: .venv/installed  # the whole way from a specification to a page, in a minute or two
 	$(BIN)/cldnet bench specs/quick.toml
 	$(BIN)/cldnet report results/quick
+
+benchmark: .venv/installed  # how fast it is: results/benchmarks/speed.json, docs/speed/index.html and the table in docs/speed.md
+	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python docs/tables.py
+
+benchmark-check: .venv/installed  # measures afresh, and names what is slower by more than 20 % than in the committed run
+	$(BIN)/python -m benchmarks.speed --out build/speed/check.json --page build/speed/check.html --against results/benchmarks/speed.json
 
 kill-test: .venv/installed  # about ten minutes: a bench that is killed twenty times gives what an unharmed one gives
 	$(BIN)/python tests/bench/kill.py specs/quick.toml --kills 20
@@ -31,6 +38,7 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy -p benchmarks.speed
 	$(BIN)/lint-imports
 
 .venv/installed: pyproject.toml constraints.txt

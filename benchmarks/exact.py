@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from cldnet.device import generator, threads
-from cldnet.methods.exact import BLOCK, Exact, ExactConfig
+from cldnet.methods.exact import Exact, ExactConfig
 from cldnet.methods.learner import Setting, TaskData
+from cldnet.methods.mapped import BLOCK
 from cldnet.nets.patches import WhitenedPatches
 from cldnet.store import write_atomically
 from cldnet.version import __version__

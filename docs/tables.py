@@ -1,6 +1,7 @@
 """Write the tables in these documents from result files, or say which of them are no longer what the files say.
 
-A table stands between ``<!-- cldnet table FOLDER … -->``, the command that makes it, and ``<!-- end -->``.
+A table stands between ``<!-- cldnet table FOLDER … -->`` or ``<!-- python -m benchmarks.speed table FILE -->``, the command
+that makes it, and ``<!-- end -->``.
 
     python docs/tables.py            writes them
     python docs/tables.py --check    exits with 1 if any differs
@@ -15,13 +16,14 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-BLOCK = re.compile(r"(<!-- (cldnet table [^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+COMMANDS = r"(?:cldnet|python -m benchmarks\.speed) table [^>]*?"
+BLOCK = re.compile(rf"(<!-- ({COMMANDS}) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def rendered(command: str) -> str:
     """What the command prints from the project's root, without its title and its list of files."""
-    _, *arguments = shlex.split(command)
-    run = [str(Path(sys.executable).with_name("cldnet")), *arguments]
+    program, *arguments = shlex.split(command)
+    run = [sys.executable if program == "python" else str(Path(sys.executable).with_name(program)), *arguments]
     text = subprocess.run(run, cwd=DOCS.parent, check=True, capture_output=True, text=True).stdout
     body = text.split("\nFiles:\n")[0].split("\n\n", 1)[1]
     return f"\n{body.strip()}\n\n"

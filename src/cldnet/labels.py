@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,12 @@ class LabelTable:
         self._row_of: dict[Any, int] = {}
         self._retired: set[Any] = set()
         self._count_of: dict[Any, int | None] = {}
+
+    def __deepcopy__(self, memo: Any) -> LabelTable:
+        """Copy the table; its labels cannot change, and to look into each of them would take longer with every task."""
+        twin = copy.copy(self)
+        twin._row_of, twin._retired, twin._count_of = dict(self._row_of), set(self._retired), dict(self._count_of)
+        return twin
 
     def __len__(self) -> int:
         """Rows taken, those of retired labels among them."""

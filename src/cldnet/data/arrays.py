@@ -75,10 +75,11 @@ def as_inputs(X: Any) -> Tensor:
         exact = array.dtype in (np.float16, np.float32, np.bool_, np.int8, np.int16, np.uint16)
         with np.errstate(over="ignore"):  # a long double may overflow
             array = array.astype(np.float32 if exact else np.float64)
-        if np.abs(array).max() > np.finfo(np.float32).max:
+        if max(array.max(), -array.min()) > np.finfo(np.float32).max:
             raise ValueError(
                 "Input X contains infinity or a value too large for float32. Bring X into a smaller range."
             )
+        return torch.from_numpy(array)  # a copy already; data may have gigabytes, so there is no second one
     return torch.from_numpy(np.array(array))
 
 

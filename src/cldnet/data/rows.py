@@ -176,7 +176,8 @@ class Rows:
     @property
     def inputs(self) -> Inputs:
         """What a model that begins with these rows remembers of their inputs."""
-        return Inputs(tuple(self.x.shape[1:]), self.names, self.x.dtype == torch.uint8, float(self.x.abs().max()))
+        least, most = (float(end) for end in self.x.aminmax())
+        return Inputs(tuple(self.x.shape[1:]), self.names, self.x.dtype == torch.uint8, max(most, -least))
 
 
 class Session:
@@ -207,6 +208,8 @@ class Session:
     def rows(self) -> Rows:
         """The pieces behind each other; those without weights weigh 1 a row."""
         pieces, weight = self.pieces, None
+        if len(pieces) == 1:
+            return pieces[0]
         if any(piece.weight is not None for piece in pieces):
             weight = np.concatenate([np.ones(len(p.y)) if p.weight is None else p.weight for p in pieces])
         y = np.concatenate([piece.y for piece in pieces])

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cldnet.math.hsic import center, median_off_diagonal, squared_distances
+from cldnet.math.hsic import median_off_diagonal, squared_distances
 
 __all__ = ["Kernel", "gaussian", "label_normalised", "median_gaussian", "nhsic_derivative", "normalised", "pull_back"]
 
@@ -120,8 +120,10 @@ def normalised(kernel: Kernel, epsilon: float = 1e-5) -> Tensor:
 
 def _centred_inverse(kernel: Kernel, ridge: float) -> Tensor:
     """``C (Kc + cI)⁻¹ C`` in float64, which costs little more than float32 here and keeps the digits of a small ridge."""
-    ridged = center(kernel.less_one.double())
-    ridged.diagonal().add_(ridge)
+    ridged = kernel.less_one.to(torch.float64, copy=True)
+    means = ridged.mean(0)  # of columns as of rows, since a kernel is symmetric
+    means -= means.mean() / 2
+    ridged.sub_(means).sub_(means.unsqueeze(1)).diagonal().add_(ridge)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(ridged))
     # Kc forgets the vector of ones, so that the inverse has 1/c in its direction and nothing across: centring takes it off.
     return inverse.sub_(1 / (ridge * len(inverse)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +15,10 @@ from cldnet.methods.learner import Batch, Learner, Setting, TaskData
 from cldnet.nets import out_features
 from cldnet.nets.init import linear
 
-__all__ = ["GradientConfig", "GradientLearner", "weighted_mean"]
+__all__ = ["GradientConfig", "GradientLearner", "clip_gradients", "weighted_mean"]
+
+#: The share of the largest norm below which a norm certainly lies under it, however it was rounded.
+_SURELY_BELOW = 0.99
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class GradientLearner(Learner, ABC):
         loss = self.loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters(), self.config.clip)
+        clip_gradients(self.parameters(), self.config.clip)
         self.optimizer.step()
         return loss.detach()
 
@@ -107,6 +111,29 @@ class GradientLearner(Learner, ABC):
         """Logits of every row of the head."""
         logits: Tensor = self.head(self.net(x))
         return logits
+
+
+def clip_gradients(parameters: Iterable[Tensor], largest: float) -> None:
+    """Shrink gradients whose norm together is too large, as `torch.nn.utils.clip_grad_norm_` does, to the last bit.
+
+    That one takes several passes over all gradients, also where there is nothing to shrink. On a CPU a product of each with
+    itself says so in a fraction of the time; on other devices looking at it would have to wait for it.
+
+    Examples
+    --------
+    >>> weight = torch.zeros(2, requires_grad=True)
+    >>> weight.grad = torch.tensor([3.0, 4.0])
+    >>> clip_gradients([weight], 1.0)
+    >>> weight.grad
+    tensor([0.6000, 0.8000])
+    """
+    known = [parameter for parameter in parameters if parameter.grad is not None]
+    flat = [parameter.grad.flatten() for parameter in known if parameter.grad is not None]
+    if all(gradient.is_cpu for gradient in flat):
+        squares = sum(float(torch.dot(gradient, gradient)) for gradient in flat)
+        if squares < (_SURELY_BELOW * largest) ** 2:
+            return
+    nn.utils.clip_grad_norm_(known, largest)
 
 
 def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:

@@ -52,25 +52,40 @@ class QuadraticLearner(GradientLearner, ABC):
     def __init__(self, net: nn.Module, setting: Setting, config: QuadraticConfig) -> None:
         super().__init__(net, setting, config)
         self.penalty = QuadraticPenalty(self.weights)
+        self.shares: dict[str, Tensor] = {}
 
     @property
     def weights(self) -> dict[str, Tensor]:
         """All trained numbers by name, without a gradient."""
         return {name: parameter.detach() for name, parameter in self.named_parameters()}
 
+    def start(self, task: TaskData) -> None:
+        """Reckon how far the penalty will pull each weight back.
+
+        Its rate is ``lr / (1 − momentum)``, which momentum makes of the data's learning rate in the long run: both come to
+        rest where the gradient of data and penalty together is zero.
+        """
+        super().start(task)
+        if self.tasks > 0:
+            rate = self.doubled * self.config.strength * self.config.lr / (1 - self.config.momentum)
+            self.shares = self.penalty.shares(rate)
+
+    def finish(self, task: TaskData) -> None:
+        """Drop what served this task only."""
+        super().finish(task)
+        self.shares = {}
+
     def observe(self, batch: Batch) -> Tensor:
         """Step down the data's loss, then down the penalty; return both losses as they were before.
 
         The gradient step sees the data alone; the penalty's own proximal step follows, so that a large strength is stable.
-        Its rate is ``lr / (1 − momentum)``, which momentum makes of the data's learning rate in the long run: both come to
-        rest where the gradient of data and penalty together is zero.
         """
         if self.tasks == 0:
             return super().observe(batch)
-        strength = self.doubled * self.config.strength
-        penalty = strength * self.penalty.value(self.weights)
+        weights = self.weights
+        penalty = self.doubled * self.config.strength * self.penalty.value(weights)
         loss = super().observe(batch)
-        self.penalty.pull(self.weights, strength * self.config.lr / (1 - self.config.momentum))
+        self.penalty.leave(weights, self.shares)
         return loss + penalty
 
     def scaled(self, task: TaskData) -> Iterator[tuple[Tensor, Tensor | None]]:

@@ -33,8 +33,9 @@ class Bank:
             shape = len(band), self.filters.shape[1]
             responses, cut = (buffer[: shape[0] * shape[1]].view(shape) for buffer in scratch)
             torch.addmm(self.offset, band, self.filters, out=responses)
-            sums[0, :, self.columns] += windows @ torch.clamp(responses, min=threshold, out=cut)
-            sums[1, :, self.columns] += windows @ torch.clamp(responses, max=-threshold, out=cut)
+            above, below = sums[..., self.columns]
+            above.addmm_(windows, torch.clamp(responses, min=threshold, out=cut))
+            below.addmm_(windows, torch.clamp(responses, max=-threshold, out=cut))
 
 
 def banks(filters: Tensor, offset: Tensor, sides: tuple[int, int], windows: int, mirrored: Tensor | None) -> list[Bank]:

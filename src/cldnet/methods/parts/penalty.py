@@ -44,18 +44,29 @@ class QuadraticPenalty(nn.Module):
             terms.append(torch.dot((self.importance[name] * distance).flatten(), distance.flatten()))
         return 0.5 * torch.stack(terms).sum()
 
-    @torch.no_grad()
     def pull(self, parameters: Mapping[str, Tensor], rate: float) -> None:
         """Take the penalty's proximal step, ``argmin_ϑ ½ Σ F (ϑ − θ*)² + ‖ϑ − θ‖² / (2 rate)``, in place.
 
         It is ``θ* + (θ − θ*) / (1 + rate·F)``, weight by weight. A gradient step, ``θ − rate·F (θ − θ*)``, is its first
         order and overshoots without end once ``rate·F`` is above 2; this one comes closer to the anchor, never past it.
         """
-        for name, parameter in parameters.items():
-            importance, anchor = self.importance[name], self.anchor[name]
+        self.leave(parameters, self.shares(rate))
+
+    @torch.no_grad()
+    def shares(self, rate: float) -> dict[str, Tensor]:
+        """What `pull` leaves of every weight's way from its anchor, ``1 / (1 + rate·F)``: the same at all steps of a task."""
+        shares = {}
+        for name, importance in self.importance.items():
             # A rate that is no number in this precision would make NaN of an importance of zero.
             stiffness = importance * min(rate, torch.finfo(importance.dtype).max)
-            torch.lerp(anchor, parameter, stiffness.add_(1.0).reciprocal_(), out=parameter)
+            shares[name] = stiffness.add_(1.0).reciprocal_()
+        return shares
+
+    @torch.no_grad()
+    def leave(self, parameters: Mapping[str, Tensor], shares: Mapping[str, Tensor]) -> None:
+        """Leave weights, in place, such a share of their way from the anchor: `pull`, by what is known of its rate."""
+        for name, parameter in parameters.items():
+            torch.lerp(self.anchor[name], parameter, shares[name], out=parameter)
 
     @torch.no_grad()
     def add(self, importance: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

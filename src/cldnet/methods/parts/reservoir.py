@@ -57,4 +57,5 @@ class Reservoir(nn.Module):
     def sample(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw examples from the reservoir, each at most once."""
         index = torch.randperm(len(self), generator=generator)[:count].to(self.x.device)
-        return self.x[index], self.y[index]
+        # index_select copies whole rows, several times quicker than x[index], which copies number by number.
+        return self.x.index_select(0, index), self.y.index_select(0, index)

@@ -1,0 +1,84 @@
+import subprocess
+import sys
+
+import pytest
+from benchmarks.speed import startup
+from benchmarks.speed.turns import Taken
+
+REPORT = """import time: self [us] | cumulative | imported package
+import time:       100 |        100 |   torch._C
+import time:      2000 |       2100 | torch
+hello
+import time:       300 |        300 | rich.console
+"""
+
+
+def test_an_import_report_gives_the_seconds_of_every_module_by_itself():
+    assert startup.parsed(REPORT) == {"torch._C": 1e-4, "torch": 2e-3, "rich.console": 3e-4}
+
+
+def test_the_slowest_packages_have_all_their_modules_counted():
+    found = startup.slowest(startup.parsed(REPORT))
+    assert list(found["packages"]) == ["torch", "rich"]
+    assert found["packages"]["torch"] == pytest.approx(2.1e-3)
+    assert next(iter(found["modules"])) == "torch"
+
+
+def test_heavy_packages_are_named_and_miss_the_target():
+    finding = startup.light(startup.parsed(REPORT))
+    assert finding.details["found"] == ["torch"]
+    assert finding.met is False
+    assert startup.light({"rich.console": 1.0}).met is True
+
+
+def test_times_over_another_are_differences_within_a_turn():
+    above, below = Taken([3.0, 5.0, 4.0], [2.0, 2.0, 2.0]), Taken([2.0, 1.0, 2.0], [1.0, 1.5, 1.0])
+    finding = startup.over("a", "A", above, below, target=2.5)
+    assert finding.ratio.median == 2.0  # of 1, 4 and 2
+    assert finding.cpu.median == 1.0
+    assert finding.met is True
+    assert finding.details["unit"] == "s"
+
+
+def test_processes_are_run_in_turns_and_the_warm_ones_are_left_out():
+    run = {"one": [sys.executable, "-c", "print(1)"], "two": [sys.executable, "-c", "print(2)"]}
+    taken, said = startup.run_in_turns(run, repeats=2, warm=1)
+    assert {name: (len(one.wall), len(one.cpu)) for name, one in taken.items()} == {"one": (2, 2), "two": (2, 2)}
+    assert said == {"one": ["1\n", "1\n"], "two": ["2\n", "2\n"]}
+
+
+def test_help_imports_nothing_heavy():
+    assert startup.light(startup.imported(startup._HELP, "--help")).details["found"] == []
+
+
+def test_every_command_is_there(monkeypatch):
+    monkeypatch.setattr(startup.sysconfig, "get_path", lambda name: "/nowhere")  # not installed as a script
+    run = startup.commands()
+    assert list(run) == ["python", "torch", "cldnet", "classifier", "help"]
+    assert run["help"] == [sys.executable, "-c", startup._HELP, "--help"]
+
+
+@pytest.mark.parametrize("first", ["", "import scipy.stats; "])
+def test_what_is_left_out_of_an_import_is_there_when_it_is_wanted(first):
+    code = (
+        f"{first}import sys; from cldnet import CLDNetClassifier; print('scipy.stats' in sys.modules); "
+        "from sklearn.utils.fixes import _mode; print(int(_mode([1, 1, 2]).mode[0])); "
+        "import scipy.stats; print(type(scipy.stats).__name__, float(scipy.stats.norm.cdf(0)))"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(bool(first)), "1", "module", "0.5"]
+
+
+def test_whoever_asks_for_what_is_left_out_meanwhile_gets_the_true_one():
+    code = (
+        "import sys, cldnet\n"
+        "with cldnet._quickly():\n"
+        "    import scipy.stats as early\n"
+        "    from scipy.stats import norm\n"
+        "    import scipy.stats.distributions\n"
+        "import scipy.stats\n"
+        "print(early.norm is norm is scipy.stats.norm is scipy.stats.distributions.norm)\n"
+        "print(sys.modules['scipy.stats'] is scipy.stats)"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
