@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import pytest
@@ -56,29 +55,3 @@ def test_every_command_is_there(monkeypatch):
     run = startup.commands()
     assert list(run) == ["python", "torch", "cldnet", "classifier", "help"]
     assert run["help"] == [sys.executable, "-c", startup._HELP, "--help"]
-
-
-@pytest.mark.parametrize("first", ["", "import scipy.stats; "])
-def test_what_is_left_out_of_an_import_is_there_when_it_is_wanted(first):
-    code = (
-        f"{first}import sys; from cldnet import CLDNetClassifier; print('scipy.stats' in sys.modules); "
-        "from sklearn.utils.fixes import _mode; print(int(_mode([1, 1, 2]).mode[0])); "
-        "import scipy.stats; print(type(scipy.stats).__name__, float(scipy.stats.norm.cdf(0)))"
-    )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(bool(first)), "1", "module", "0.5"]
-
-
-def test_whoever_asks_for_what_is_left_out_meanwhile_gets_the_true_one():
-    code = (
-        "import sys, cldnet\n"
-        "with cldnet._quickly():\n"
-        "    import scipy.stats as early\n"
-        "    from scipy.stats import norm\n"
-        "    import scipy.stats.distributions\n"
-        "import scipy.stats\n"
-        "print(early.norm is norm is scipy.stats.norm is scipy.stats.distributions.norm)\n"
-        "print(sys.modules['scipy.stats'] is scipy.stats)"
-    )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "True"]
