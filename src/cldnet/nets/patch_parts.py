@@ -23,19 +23,23 @@ class Bank:
     offset: Tensor
     windows: tuple[Tensor, ...]
 
-    def add(self, patches: Tensor, threshold: float, scratch: Tensor, sums: Tensor) -> None:
+    def room(self, scratch: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Two places in scratch memory for the responses of every band."""
+        shapes = [(band.shape[1], self.filters.shape[1]) for band in self.windows]
+        first, second = scratch
+        return [(first[: a * b].view(a, b), second[: a * b].view(a, b)) for a, b in shapes]
+
+    def add(self, patches: Tensor, threshold: float, room: list[tuple[Tensor, Tensor]], sums: Tensor) -> None:
         """Add an image's pooled responses above the threshold, and those below minus it, to ``sums``.
 
         Responses in between are set to the threshold instead of 0: that moves every feature by a constant, which scaling
         takes away again.
         """
-        for band, windows in zip(patches.split(PLACES_AT_ONCE), self.windows, strict=True):
-            shape = len(band), self.filters.shape[1]
-            responses, cut = (buffer[: shape[0] * shape[1]].view(shape) for buffer in scratch)
+        above, below = sums[..., self.columns]
+        for band, windows, (responses, cut) in zip(patches.split(PLACES_AT_ONCE), self.windows, room, strict=True):
             torch.addmm(self.offset, band, self.filters, out=responses)
-            above, below = sums[..., self.columns]
             above.addmm_(windows, torch.clamp(responses, min=threshold, out=cut))
-            below.addmm_(windows, torch.clamp(responses, max=-threshold, out=cut))
+            below.addmm_(windows, responses.clamp_(max=-threshold))
 
 
 def banks(filters: Tensor, offset: Tensor, sides: tuple[int, int], windows: int, mirrored: Tensor | None) -> list[Bank]:
@@ -72,16 +76,16 @@ def distinct(total: int, count: int, random: torch.Generator) -> Tensor:
     return drawn[torch.randperm(len(drawn), generator=random)[:count]]
 
 
-def unfolded(image: Tensor, size: int) -> Tensor:
-    """All patches of an image ``(channels, height, width)``, one a row."""
-    patches = image.unfold(1, size, 1).unfold(2, size, 1)
-    return patches.permute(1, 2, 0, 3, 4).flatten(2).flatten(0, 1)
+def unfolded(images: Tensor, size: int) -> Tensor:
+    """All patches of images ``(…, channels, height, width)``, one a row."""
+    patches = images.unfold(-2, size, 1).unfold(-2, size, 1)  # (…, channels, rows, columns, size, size)
+    return patches.movedim(-5, -3).flatten(-3).flatten(-3, -2)
 
 
 def normalised(patches: Tensor, floor: Tensor) -> Tensor:
     """Subtract each patch's mean and divide by its contrast; what is nearly flat stays so."""
-    centred = patches - patches.mean(1, keepdim=True)
-    return centred.div_((centred.square().mean(1, keepdim=True) + floor).sqrt_())
+    centred = patches - patches.mean(-1, keepdim=True)
+    return centred.div_((centred.square().mean(-1, keepdim=True) + floor).sqrt_())
 
 
 def whitening(patches: Tensor) -> tuple[Tensor, Tensor]:
