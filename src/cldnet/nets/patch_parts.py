@@ -23,23 +23,25 @@ class Bank:
     offset: Tensor
     windows: tuple[Tensor, ...]
 
-    def room(self, scratch: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Two places in scratch memory for the responses of every band."""
-        shapes = [(band.shape[1], self.filters.shape[1]) for band in self.windows]
+    def room(self, scratch: Tensor, images: int) -> list[tuple[Tensor, Tensor]]:
+        """Two places in scratch memory for the responses of so many images, for every band."""
+        shapes = [(images, band.shape[1], self.filters.shape[1]) for band in self.windows]
         first, second = scratch
-        return [(first[: a * b].view(a, b), second[: a * b].view(a, b)) for a, b in shapes]
+        return [(first[: a * b * c].view(a, b, c), second[: a * b * c].view(a, b, c)) for a, b, c in shapes]
 
     def add(self, patches: Tensor, threshold: float, room: list[tuple[Tensor, Tensor]], sums: Tensor) -> None:
-        """Add an image's pooled responses above the threshold, and those below minus it, to ``sums``.
+        """Add images' pooled responses above the threshold, and those below minus it, to ``sums``.
 
-        Responses in between are set to the threshold instead of 0: that moves every feature by a constant, which scaling
-        takes away again.
+        Products are made image by image, so that none depends on the images beside it. Responses in between are set to the
+        threshold instead of 0: that moves every feature by a constant, which scaling takes away again.
         """
-        above, below = sums[..., self.columns]
-        for band, windows, (responses, cut) in zip(patches.split(PLACES_AT_ONCE), self.windows, room, strict=True):
-            torch.addmm(self.offset, band, self.filters, out=responses)
-            above.addmm_(windows, torch.clamp(responses, min=threshold, out=cut))
-            below.addmm_(windows, responses.clamp_(max=-threshold))
+        above, below = sums[..., self.columns].unbind(1)
+        filters = self.filters.expand(len(patches), -1, -1)
+        for band, windows, (responses, cut) in zip(patches.split(PLACES_AT_ONCE, 1), self.windows, room, strict=True):
+            windows = windows.expand(len(patches), -1, -1)
+            torch.baddbmm(self.offset, band, filters, out=responses)
+            above.baddbmm_(windows, torch.clamp(responses, min=threshold, out=cut))
+            below.baddbmm_(windows, responses.clamp_(max=-threshold))
 
 
 def banks(filters: Tensor, offset: Tensor, sides: tuple[int, int], windows: int, mirrored: Tensor | None) -> list[Bank]:

@@ -40,7 +40,9 @@ _SCALE_IMAGES = 2000  # images of the first task whose features give means and s
 _CONTRAST_FLOOR = 0.01  # share of the mean variance of patches below which a patch counts as flat
 _SPREADS = 5.0  # a feature is cut off at so many spreads from its mean
 _IMAGES_AT_ONCE = 16
-_NUMBERS_AT_ONCE = 1 << 18  # of patches that are cut out together: a megabyte
+_PLACES_TOGETHER = (
+    1100  # of small images that are worked on at once: their responses stay in the cache, and steps are fewer
+)
 _MOST_FEATURES = 1 << 24
 
 
@@ -201,8 +203,8 @@ class WhitenedPatches(FeatureMap):
     def _responses(self, x: Tensor, extra: int = 0) -> Tensor:
         """Pooled responses of every image, with room for ``extra`` columns; images are shared out among threads.
 
-        Patches of a few images are cut out together, since they are small steps. Filters see one image at a time, so that no
-        number depends on the images beside it, and some hundred of them at a time, so that responses never leave the cache.
+        Small images are worked on a few at once, since each step takes little, and large ones in bands; some hundred filters at
+        a time, so that responses never leave the cache. No number depends on the images beside it.
         """
         # Threads do not know of the caller's inference mode, and could not write into what was made in it.
         with torch.inference_mode(False):
@@ -210,17 +212,17 @@ class WhitenedPatches(FeatureMap):
             pooled = torch.empty(len(x), self.out_features - 1 + extra, dtype=torch.float32, device=x.device)
             all_sums = pooled[:, : self.out_features - 1].unflatten(1, (2, self.windows**2, -1))
             portions = self._banks()
-            few = max(1, _NUMBERS_AT_ONCE // (self.sides[0] * self.sides[1] * self.filters.shape[0]))
+            few = max(1, min(_IMAGES_AT_ONCE, _PLACES_TOGETHER // (self.sides[0] * self.sides[1])))
 
             def work(piece: range) -> None:
-                scratch = torch.empty(2, PLACES_AT_ONCE * FILTERS_AT_ONCE, dtype=torch.float32, device=x.device)
-                rooms = [(bank, bank.room(scratch)) for bank in portions]
+                size = few * PLACES_AT_ONCE * FILTERS_AT_ONCE
+                scratch = torch.empty(2, size, dtype=torch.float32, device=x.device)
                 own = slice(piece.start, piece.stop)
-                for images, into in zip(pixels[own].split(few), all_sums[own].split(few), strict=True):
-                    cut_out = normalised(unfolded(images.float(), self.size), self.floor)
-                    for patches, sums in zip(cut_out, into.zero_(), strict=True):
-                        for bank, room in rooms:
-                            bank.add(patches, self.threshold, room, sums)
+                for images, sums in zip(pixels[own].split(few), all_sums[own].split(few), strict=True):
+                    patches = normalised(unfolded(images.float(), self.size), self.floor)
+                    sums.zero_()
+                    for bank in portions:
+                        bank.add(patches, self.threshold, bank.room(scratch, len(images)), sums)
 
             share_out(work, len(x), _IMAGES_AT_ONCE)
         return pooled
