@@ -39,7 +39,7 @@ def test_the_pull_minimises_the_penalty_and_the_way_there(rate: float, seed: int
     penalty, start = QuadraticPenalty({"w": numbers(0)}), numbers(seed + 2)
     penalty.replace({"w": numbers(seed).square()}, {"w": numbers(seed + 1)})
     w = start.clone()
-    penalty.pull({"w": w}, rate)
+    penalty.leave({"w": w}, penalty.shares(rate))
     slope = rate * penalty.importance["w"] * (w - penalty.anchor["w"]) + (w - start)
     torch.testing.assert_close(slope, torch.zeros(5, dtype=torch.float64), rtol=0, atol=1e-8)
 
@@ -51,7 +51,7 @@ def test_the_pull_never_goes_past_the_anchor_nor_out_of_bounds(rate: float, dtyp
     importance = torch.tensor([0.0, 1e-30, 1.0, 1e30], dtype=dtype)
     penalty.replace({"w": importance}, {"w": torch.ones(4, dtype=dtype)})
     w = torch.full((4,), 3.0, dtype=dtype)
-    penalty.pull({"w": w}, rate)
+    penalty.leave({"w": w}, penalty.shares(rate))
     assert bool(((w >= 1) & (w <= 3)).all())
     assert float(w[0]) == 3.0, "a weight of no importance is free, to the last bit"
     if rate >= 1:

@@ -37,24 +37,21 @@ class QuadraticPenalty(nn.Module):
 
     @torch.no_grad()
     def value(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """``½ Σ_i F_i (θ_i − θ*_i)²``, without a gradient: `pull` does not need one."""
+        """``½ Σ_i F_i (θ_i − θ*_i)²``, without a gradient: `leave` does not need one."""
         terms = []
         for name, parameter in parameters.items():
             distance = parameter - self.anchor[name]
             terms.append(torch.dot((self.importance[name] * distance).flatten(), distance.flatten()))
         return 0.5 * torch.stack(terms).sum()
 
-    def pull(self, parameters: Mapping[str, Tensor], rate: float) -> None:
-        """Take the penalty's proximal step, ``argmin_ϑ ½ Σ F (ϑ − θ*)² + ‖ϑ − θ‖² / (2 rate)``, in place.
-
-        It is ``θ* + (θ − θ*) / (1 + rate·F)``, weight by weight. A gradient step, ``θ − rate·F (θ − θ*)``, is its first
-        order and overshoots without end once ``rate·F`` is above 2; this one comes closer to the anchor, never past it.
-        """
-        self.leave(parameters, self.shares(rate))
-
     @torch.no_grad()
     def shares(self, rate: float) -> dict[str, Tensor]:
-        """What `pull` leaves of every weight's way from its anchor, ``1 / (1 + rate·F)``: the same at all steps of a task."""
+        """What the penalty's proximal step leaves of every weight's way from its anchor: the same at all steps of a task.
+
+        The step, ``argmin_ϑ ½ Σ F (ϑ − θ*)² + ‖ϑ − θ‖² / (2 rate)``, is ``θ* + (θ − θ*) / (1 + rate·F)``, weight by weight. A
+        gradient step, ``θ − rate·F (θ − θ*)``, is its first order and overshoots without end once ``rate·F`` is above 2; this
+        one comes closer to the anchor, never past it.
+        """
         shares = {}
         for name, importance in self.importance.items():
             # A rate that is no number in this precision would make NaN of an importance of zero.
@@ -64,7 +61,7 @@ class QuadraticPenalty(nn.Module):
 
     @torch.no_grad()
     def leave(self, parameters: Mapping[str, Tensor], shares: Mapping[str, Tensor]) -> None:
-        """Leave weights, in place, such a share of their way from the anchor: `pull`, by what is known of its rate."""
+        """Take that step: leave weights, in place, such `shares` of their way from the anchor."""
         for name, parameter in parameters.items():
             torch.lerp(self.anchor[name], parameter, shares[name], out=parameter)
 
