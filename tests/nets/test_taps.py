@@ -305,3 +305,27 @@ def test_a_second_pass_takes_over_projected_inputs_of_the_same_numbers_only():
     for flow in flows[1:]:
         flow.reuse(flows[0])
     assert [set(flow.projected) for flow in flows[1:]] == [{0}, set()]
+
+
+def test_a_net_that_takes_another_way_at_the_next_pass_takes_over_nothing():
+    first, second, last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+
+    class Ways(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.last, self.way = first, second, last, "whole"
+
+        def forward(self, x):
+            if self.way == "whole":
+                return self.last(self.second(x).relu() + self.first(x).relu())
+            return self.last(x) if self.way == "short" else self.last(self.first(x).relu())
+
+    net, x, flows = Ways(), torch.randn(4, 3), {}
+    taps = Taps(net, (3,))
+    for net.way in ("whole", "other", "short"):
+        with taps.watch() as flows[net.way]:
+            net(x)
+    flows["whole"].projected.update({call: torch.ones(1) for call in range(3)})
+    for way in ("other", "short"):
+        flows[way].reuse(flows["whole"])
+        assert flows[way].projected == {}

@@ -140,10 +140,13 @@ class Flow:
     projected: dict[int, Tensor] = field(default_factory=dict)
 
     def reuse(self, earlier: Flow) -> None:
-        """Take over projected inputs of an earlier pass where the very same numbers came in again, as at the first layer."""
-        for call, rows in earlier.projected.items():
-            if _same_memory(self.inputs[call], earlier.inputs[call]):
-                self.projected[call] = rows
+        """Take over projected inputs of an earlier pass where the very same numbers came in again, as at the first layer.
+
+        A net may take another way through its layers at every pass.
+        """
+        for call, (layer, x) in enumerate(zip(self.layers, self.inputs, strict=True)):
+            if call in earlier.projected and layer == earlier.layers[call] and _same_memory(x, earlier.inputs[call]):
+                self.projected[call] = earlier.projected[call]
 
     def check_not_overwritten(self) -> None:
         """Refuse a module that writes over a layer's output: its derivative could not be seen any more."""
