@@ -483,6 +483,33 @@ def test_the_same_module_gets_the_same_inputs_from_both_solvers() -> None:
     assert largest[0] < 3  # standardised, not 0 to 255
 
 
+class _Overwriting(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2).flatten(1)
+
+
+class _OverwritingMap(RandomReLU):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.mul_(2))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("solver", "backbone"),
+    [("exact", _Overwriting()), ("hbo", _Overwriting()), ("exact", _OverwritingMap((4,), features=8, seed=0))],
+)
+def test_a_net_that_writes_over_its_inputs_leaves_the_callers_data_alone(
+    solver: str, backbone: nn.Module, dtype: Any
+) -> None:
+    X, y = rows(0, 1)
+    X = X.astype(dtype)
+    before = X.copy()
+    clf = make(solver, backbone=backbone, dtype=np.dtype(dtype).name).fit(X, y)
+    clf.partial_fit(X, y)
+    clf.predict(X)
+    assert np.array_equal(X, before)
+
+
 def test_calls_from_two_threads_at_once_do_not_lose_a_class_silently(monkeypatch: pytest.MonkeyPatch) -> None:
     clf = make("exact").fit(*rows(0, 1))
     learn = Model.learn

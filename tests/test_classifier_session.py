@@ -46,6 +46,18 @@ def test_a_session_equals_one_call_with_all_its_pieces_bit_for_bit(solver: str, 
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
+def test_a_buffer_that_is_filled_anew_for_every_piece_will_do(solver: str) -> None:
+    whole, pieces = make(solver), make(solver)
+    inputs, labels = np.empty((5, 4)), np.empty(5, int)
+    with pieces.session():
+        for part in (slice(0, 5), slice(5, 10), slice(10, 15)):
+            inputs[:], labels[:] = X[part], Y[part]
+            pieces.partial_fit(inputs, labels)
+        inputs[:], labels[:] = 0, 0
+    assert_same(pieces, whole.partial_fit(X, Y))
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_pieces_without_weights_weigh_one_a_row(solver: str) -> None:
     whole, pieces = make(solver), make(solver)
     with pieces.session():

@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import _check_feature_names
 from torch import Tensor
 
-from cldnet.data.arrays import as_inputs, layout
+from cldnet.data.arrays import layout, seen_as_inputs
 from cldnet.device import threads
 from cldnet.footprint import Footprint, footprint
 from cldnet.methods.exact import Exact
@@ -105,7 +105,7 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return model.scores(x)
 
     def _checked(self, X: Any, model: Model) -> Tensor:
-        x = layout(as_inputs(X), model.structure.input_shape)
+        x = layout(seen_as_inputs(X), model.structure.input_shape)
         self._check_inputs(X, x, model)
         return x
 

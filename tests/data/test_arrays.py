@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cldnet.data.arrays import as_inputs, as_targets, as_weights, layout, plain
+from cldnet.data.arrays import as_inputs, as_targets, as_weights, layout, plain, seen_as_inputs
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,43 @@ def test_the_tensor_is_a_copy(make: Any) -> None:
     original = make([[1.0, 2.0], [3.0, 4.0]])
     as_inputs(original).fill_(9.0)
     assert np.asarray(original).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_large_inputs_are_read_where_they_lie(dtype: Any) -> None:
+    array = np.ones((3, 2), dtype)
+    x = seen_as_inputs(array)
+    array[0, 0] = 7
+    assert x.tolist() == as_inputs(array).tolist()
+    assert x.dtype == as_inputs(array).dtype
+
+
+def _read_only() -> Any:
+    array = np.arange(6, dtype=np.float32).reshape(3, 2)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        _read_only(),
+        np.arange(6, dtype=np.float32).reshape(3, 2)[::-1],
+        np.asfortranarray(np.arange(6, dtype=np.float32).reshape(3, 2)),
+        np.arange(6, dtype=">f4").reshape(3, 2),
+        np.arange(6, dtype=np.float16).reshape(3, 2),
+        np.arange(6).reshape(3, 2),
+        pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]}),
+        [[1.0, 2.0], [3.0, 4.0]],
+    ],
+    ids=["read-only", "backwards", "by columns", "other byte order", "float16", "int64", "frame", "list"],
+)
+def test_inputs_that_cannot_be_read_where_they_lie_are_copied(inputs: Any) -> None:
+    seen, copied = seen_as_inputs(inputs), as_inputs(inputs)
+    assert torch.equal(seen, copied)
+    assert seen.dtype == copied.dtype
+    assert seen.is_contiguous()
+    assert copied.is_contiguous()
 
 
 def test_bfloat16_and_gradients_are_taken() -> None:

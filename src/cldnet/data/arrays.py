@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cldnet.labels import as_labels
 
-__all__ = ["as_inputs", "as_targets", "as_weights", "layout", "plain"]
+__all__ = ["as_inputs", "as_targets", "as_weights", "layout", "plain", "seen_as_inputs"]
 
 _CHANNELS = (1, 3, 4)
 _NUMBERS = (
@@ -52,13 +52,38 @@ def as_inputs(X: Any) -> Tensor:
     ...
     ValueError: Input X contains NaN. Drop those rows, or fill the gaps, for example with sklearn.impute.SimpleImputer.
     """
+    array = _checked(X)
+    return torch.from_numpy(_in_range(array.astype(_number_type(array), order="C", subok=False)))
+
+
+def seen_as_inputs(X: Any) -> Tensor:
+    """`as_inputs`, but in the caller's own memory where it is fit for that: for reading only, and only while a call lasts.
+
+    Data may have gigabytes, of which a copy may not find room.
+
+    Examples
+    --------
+    >>> X = np.zeros((2, 3), np.float32)
+    >>> x = seen_as_inputs(X)
+    >>> X[0, 0] = 1
+    >>> x[0].tolist()
+    [1.0, 0.0, 0.0]
+    """
+    array = _checked(X)
+    # Without gaps, as a copy would lie: products round by how a matrix lies. torch has no tensors that nobody may write to.
+    fit = np.require(array.astype(_number_type(array), copy=False), requirements=["C", "A", "W", "E"])
+    return torch.from_numpy(_in_range(fit))
+
+
+def _checked(X: Any) -> NDArray[Any]:
+    """Find what is wrong with inputs, or return them as an array of their own number type."""
     # scikit-learn's checks and messages are what users of arrays know; imported late because it is heavy.
     from sklearn.utils import check_array  # noqa: PLC0415
 
     X = plain(X, "X")
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # it looks for NaN in the sum, which large numbers overflow
-            array = check_array(X, dtype="numeric", allow_nd=True, input_name="X")
+            array: NDArray[Any] = check_array(X, dtype="numeric", allow_nd=True, input_name="X")
     except (ValueError, TypeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(_explained(str(error), X)) from error
@@ -71,16 +96,23 @@ def as_inputs(X: Any) -> Tensor:
         raise ValueError(f"X has dtype {array.dtype}, which is not a number type. Convert it, for example to float32.")
     if 0 in array.shape:
         raise ValueError(f"X has shape {array.shape}: a side of 0 holds no numbers.")
-    if array.dtype != np.uint8:
-        exact = array.dtype in (np.float16, np.float32, np.bool_, np.int8, np.int16, np.uint16)
-        with np.errstate(over="ignore"):  # a long double may overflow
-            array = array.astype(np.float32 if exact else np.float64)
-        if max(array.max(), -array.min()) > np.finfo(np.float32).max:
-            raise ValueError(
-                "Input X contains infinity or a value too large for float32. Bring X into a smaller range."
-            )
-        return torch.from_numpy(array)  # a copy already; data may have gigabytes, so there is no second one
-    return torch.from_numpy(np.array(array))
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):  # a long double may overflow, which is found next
+            return array.astype(np.float64)
+    return array
+
+
+def _number_type(array: NDArray[Any]) -> type[np.generic]:
+    """The type that loses nothing: bytes stay bytes."""
+    if array.dtype == np.uint8:
+        return np.uint8
+    return np.float32 if array.dtype in (np.float16, np.float32, np.bool_, np.int8, np.int16, np.uint16) else np.float64
+
+
+def _in_range(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype == np.float64 and max(array.max(), -array.min()) > np.finfo(np.float32).max:
+        raise ValueError("Input X contains infinity or a value too large for float32. Bring X into a smaller range.")
+    return array
 
 
 def _explained(fault: str, X: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import _get_feature_names
 from torch import Tensor
 
-from cldnet.data.arrays import as_inputs, as_targets, as_weights, layout
+from cldnet.data.arrays import as_targets, as_weights, layout, seen_as_inputs
 from cldnet.labels import LabelTable, as_labels
 
 __all__ = ["Inputs", "Rows", "Session"]
@@ -134,6 +134,8 @@ class Inputs:
 class Rows:
     """Checked rows: inputs in the layout that nets take, labels, weights or none, and the columns' names or none.
 
+    They may lie in the caller's memory: whoever keeps them beyond the call copies them.
+
     Examples
     --------
     >>> rows = Rows.checked([[1.0, 2.0], [3.0, 4.0]], ["a", "b"], None, None, LabelTable(capacity=2))
@@ -162,7 +164,7 @@ class Rows:
                 "This classifier requires y to be passed, but the target y is None. Give a list, an array or a column of "
                 "labels, one a row of X."
             )
-        x = layout(as_inputs(X), input_shape)
+        x = layout(seen_as_inputs(X), input_shape)
         labels = as_targets(y, len(x))
         table.check(labels)
         if classes is not None:
@@ -195,14 +197,14 @@ class Session:
         self._inputs: Inputs | None = None
 
     def add(self, rows: Rows) -> None:
-        """Add a piece, or refuse it if its inputs do not go with those of the first one."""
+        """Add a copy of a piece, or refuse it if its inputs do not go with those of the first one."""
         if self._inputs is None:
             self._inputs = rows.inputs
         self._inputs.check(rows.x)
         if rows.names != self._inputs.names:
             raise ValueError("The columns have other names than in the session's first piece: name them alike.")
         self.table.learn(rows.y)
-        self.pieces.append(rows)
+        self.pieces.append(replace(rows, x=rows.x.clone(), y=rows.y.copy()))
 
     @property
     def rows(self) -> Rows:

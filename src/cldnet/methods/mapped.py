@@ -90,7 +90,8 @@ class MappedLearner(Learner, ABC):
         """Fit the map on the first task if nobody has fitted it before."""
         self._solved = None  # there may be classes more
         if not self.features.fitted:
-            self.features.fit(self.scale(task.x), task.weight)
+            as_they_are = isinstance(self.scale, AsTheyAre)  # fitting only reads: no copy of what may have gigabytes
+            self.features.fit(task.x if as_they_are else self.scale(task.x), task.weight)
 
     def extend(self, capacity: int) -> None:
         """Give the classes to come sums and weights of zero."""
