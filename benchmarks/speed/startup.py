@@ -1,5 +1,6 @@
 """How long it takes until something can be done: fresh processes that import torch, CLDNet and its classifier, or show help.
 
+They run in an environment with what `pip install cldnet` brings and nothing else: scikit-learn imports pandas where it is.
 Processes are started in turns. Times over torch are differences within a turn between the whole time of two processes; beside
 them stands what the process itself measured between the two imports, which a shared machine disturbs less.
 """
@@ -9,16 +10,14 @@ from __future__ import annotations
 import re
 import resource
 import subprocess
-import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.apart import ROOT, environment
-from benchmarks.speed.record import Curve, Finding, Spread
+from benchmarks.speed.environments import NEWCOMER, NotInstalledError
+from benchmarks.speed.record import Finding, NotRun, Spread
 from benchmarks.speed.turns import Taken, in_turns
 
 #: What is not to be imported for a page of help.
@@ -26,43 +25,46 @@ HEAVY = frozenset({"matplotlib", "numpy", "optuna", "pandas", "PIL", "pyarrow", 
 _LISTED = 12
 _LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)")
 _TIMED = "import torch, time; begun = time.perf_counter(); {}; print(time.perf_counter() - begun)"
+_CLASSIFIER = "from cldnet import CLDNetClassifier"
 _HELP = "from cldnet.cli import main; main()"
 Command = Sequence[str]
 
 
-def commands() -> dict[str, Command]:
+def commands(python: str) -> dict[str, Command]:
     """What is run, by name."""
-    script = Path(sysconfig.get_path("scripts")) / "cldnet"
-    by_script = [sys.executable, str(script)] if script.is_file() else [sys.executable, "-c", _HELP]
     run = {
         "python": "pass",
         "torch": "import torch",
         "cldnet": _TIMED.format("import cldnet"),
-        "classifier": _TIMED.format("from cldnet import CLDNetClassifier"),
+        "classifier": _TIMED.format(_CLASSIFIER),
     }
-    return {**{name: [sys.executable, "-c", code] for name, code in run.items()}, "help": [*by_script, "--help"]}
+    return {**{name: [python, "-c", code] for name, code in run.items()}, "help": [python, "-c", _HELP, "--help"]}
 
 
-def measure(quick: bool) -> Iterator[Finding | Curve]:
+def measure(quick: bool) -> Iterator[Finding | NotRun]:
     """Whole times, times over torch, and what is imported meanwhile."""
+    try:
+        python = str(NEWCOMER.python())
+    except NotInstalledError as error:
+        yield NotRun("startup", "Start-up in an environment with CLDNet's own dependencies", str(error))
+        return
     repeats, warm = (1, 0) if quick else (7, 1)
-    taken, said = run_in_turns(commands(), repeats, warm)
+    taken, said = run_in_turns(commands(python), repeats, warm)
     whole = {name: {"wall": one.wall, "cpu": one.cpu} for name, one in taken.items()}
     inside = _as_json(Spread.of([float(text) for text in said["cldnet"]]))
     yield over(
         "startup/import", "`import cldnet` over `import torch`", taken["cldnet"], taken["torch"], 0.3,
         inside=inside, whole=whole,
     )  # fmt: skip
-    imports = imported("from cldnet import CLDNetClassifier")
     own, until_there = taken["classifier"], [float(text) for text in said["classifier"]]
     yield _seconds(
         "startup/classifier", "`from cldnet import CLDNetClassifier` after `import torch`, until it is there",
-        Taken(until_there, until_there), 1.3, imports=slowest(imports),
+        Taken(until_there, until_there), 1.3, imports=slowest(imported(python, _CLASSIFIER)),
     )  # fmt: skip
     title = "`from cldnet import CLDNetClassifier` over `import torch`, whole processes with their end"
     yield over("startup/classifier/process", title, own, taken["torch"], None)
     yield _seconds("startup/classifier/whole", "`from cldnet import CLDNetClassifier`, the whole process", own)
-    for_help = imported(_HELP, "--help")
+    for_help = imported(python, _HELP, "--help")
     yield _seconds("startup/help", "`cldnet --help`, the whole process", taken["help"], 0.5, imports=slowest(for_help))
     yield _seconds("startup/python", "`python -c pass`, the whole process", taken["python"])
     yield light(for_help)
@@ -113,9 +115,9 @@ def _as_json(spread: Spread) -> dict[str, float]:
     return {"median": spread.median, "low": spread.low, "high": spread.high}
 
 
-def imported(code: str, *arguments: str) -> dict[str, float]:
+def imported(python: str, code: str, *arguments: str) -> dict[str, float]:
     """Modules that some code imports, with the seconds that each took by itself."""
-    command = [sys.executable, "-X", "importtime", "-c", code, *arguments]
+    command = [python, "-X", "importtime", "-c", code, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True)
     return parsed(done.stderr)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.speed import environments
 from benchmarks.speed.apart import ROOT
-from benchmarks.speed.peers import compare, environments, measure, rows
+from benchmarks.speed.environments import Environment, NotInstalledError
+from benchmarks.speed.peers import compare, measure, rows
 from benchmarks.speed.peers.calls import Request, Worker, WorkerError
 from benchmarks.speed.peers.contests import Contest, Match, Size, contests, take_turns
-from benchmarks.speed.peers.environments import Environment, NotInstalledError
 from benchmarks.speed.peers.findings import compared, finding
 from benchmarks.speed.peers.protocol import BATCH, Answer, Rows, Stream, read_rows
 from benchmarks.speed.record import Finding, NotRun

@@ -2,6 +2,8 @@ import sys
 
 import pytest
 from benchmarks.speed import startup
+from benchmarks.speed.environments import Environment, NotInstalledError
+from benchmarks.speed.record import NotRun
 from benchmarks.speed.turns import Taken
 
 REPORT = """import time: self [us] | cumulative | imported package
@@ -47,11 +49,20 @@ def test_processes_are_run_in_turns_and_the_warm_ones_are_left_out():
 
 
 def test_help_imports_nothing_heavy():
-    assert startup.light(startup.imported(startup._HELP, "--help")).details["found"] == []
+    assert startup.light(startup.imported(sys.executable, startup._HELP, "--help")).details["found"] == []
 
 
-def test_every_command_is_there(monkeypatch):
-    monkeypatch.setattr(startup.sysconfig, "get_path", lambda name: "/nowhere")  # not installed as a script
-    run = startup.commands()
+def test_every_command_is_there():
+    run = startup.commands("python")
     assert list(run) == ["python", "torch", "cldnet", "classifier", "help"]
-    assert run["help"] == [sys.executable, "-c", startup._HELP, "--help"]
+    assert run["help"] == ["python", "-c", startup._HELP, "--help"]
+
+
+def test_without_an_environment_of_its_own_nothing_is_measured(monkeypatch):
+    def fails(self):
+        raise NotInstalledError("there is no network")
+
+    monkeypatch.setattr(Environment, "python", fails)
+    (found,) = startup.measure(quick=True)
+    assert isinstance(found, NotRun)
+    assert found.reason == "there is no network"

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.speed.environments import AVALANCHE, RIVER, NotInstalledError
 from benchmarks.speed.peers.calls import Worker, WorkerError
 from benchmarks.speed.peers.contests import Contest, Size, contests, take_turns
-from benchmarks.speed.peers.environments import AVALANCHE, RIVER, NotInstalledError
 from benchmarks.speed.peers.findings import finding
 from benchmarks.speed.peers.protocol import SETTINGS
 from benchmarks.speed.peers.rows import sample, write

@@ -1,4 +1,4 @@
-"""Environments of the peers' own, made once in a cache: their packages are never dependencies of ours."""
+"""Environments made once in a cache: the peers', whose packages are never dependencies of ours, and a newcomer's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +22,20 @@ class NotInstalledError(Exception):
 
 @dataclass(frozen=True)
 class Environment:
-    """Packages with their versions; what we have as well (torch, numpy) comes in our version."""
+    """Packages with their versions; what we have as well (torch, numpy) comes in our version.
+
+    Code of a folder, if one is given, can be imported there too, as it is now.
+    """
 
     name: str
     packages: tuple[str, ...]
+    source: Path | None = None
 
     def folder(self) -> Path:
         """Where it lies: other packages, constraints or another Python make another folder."""
-        recipe = "\n".join([*self.packages, _constraints().read_text(), sys.version])
+        recipe = "\n".join(
+            [*self.packages, *([str(self.source)] * bool(self.source)), _constraints().read_text(), sys.version]
+        )
         return _cache() / f"{self.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
     def python(self) -> Path:
@@ -42,12 +49,22 @@ class Environment:
         _run([sys.executable, "-m", "venv", str(folder)])
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         _run([*pip, "--constraint", str(_constraints()), *self.packages])
+        if self.source is not None:
+            (site,) = folder.glob("lib/python*/site-packages")
+            (site / "source.pth").write_text(f"{self.source}\n")
         done.touch()
         return python
 
 
+def _dependencies() -> tuple[str, ...]:
+    """What `pip install cldnet` brings with it, without extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return tuple(project["dependencies"])
+
+
 #: torch and its companions are in our constraints; torchvision is the one that goes with that torch.
 AVALANCHE = Environment("avalanche", ("avalanche-lib==0.6.0", "torch", "torchvision==0.28.0", "numpy"))
+NEWCOMER = Environment("newcomer", _dependencies(), source=ROOT / "src")
 RIVER = Environment("river", ("river==0.26.1", "numpy", "pandas"))
 
 
