@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -12,11 +13,11 @@ import pytest
 from benchmarks.speed import environments
 from benchmarks.speed.apart import ROOT
 from benchmarks.speed.environments import Environment, NotInstalledError
-from benchmarks.speed.peers import compare, measure, rows
+from benchmarks.speed.peers import choose, compare, measure, rows
 from benchmarks.speed.peers.calls import Request, Worker, WorkerError
 from benchmarks.speed.peers.contests import Contest, Match, Size, contests, take_turns
 from benchmarks.speed.peers.findings import compared, finding
-from benchmarks.speed.peers.protocol import BATCH, Answer, Rows, Stream, read_rows
+from benchmarks.speed.peers.protocol import BATCH, LR, Answer, Rows, Stream, read_rows
 from benchmarks.speed.record import Finding, NotRun
 
 ANSWER = Answer(
@@ -57,7 +58,7 @@ def test_written_rows_are_read_again(folder: Path) -> None:
 def test_accuracy_is_the_mean_over_tasks() -> None:
     y = np.array([0, 0, 0, 1, *range(2, 10)])
     test = Rows(np.zeros((len(y), 1, 1), np.uint8), y)
-    stream = Stream(Path(), test, test, ORDER, seed=0)
+    stream = Stream(Path(), test, test, ORDER, seed=0, lr=0.1)
     predicted = y.copy()
     predicted[:2] = 9
     assert stream.groups[0] == (0, 1)
@@ -121,6 +122,13 @@ def test_our_pieces_learn_and_count(ours: Worker) -> None:
     assert all(answer.wall > 0 and answer.peak_rss > 0 and answer.state_bytes > 0 for answer in answers.values())
     assert answers["exact"].accuracy > 0.5 > answers["finetune"].accuracy
     assert ours.versions.keys() == {"cldnet", "torch", "numpy"}
+
+
+@pytest.mark.parametrize("piece", ["finetune", "ewc", "replay"])
+def test_tensors_that_were_normalised_beforehand_give_the_same_answers_as_bytes(ours: Worker, piece: str) -> None:
+    images, tensors = (ours.ask(Request(name, 1, ORDER, 0, 300, 100)) for name in (piece, f"{piece} of tensors"))
+    assert tensors.images == images.images
+    assert tensors.accuracy == pytest.approx(images.accuracy, abs=0.05)
 
 
 def test_replay_passes_as_many_images_a_step_as_the_others(ours: Worker) -> None:
@@ -194,3 +202,20 @@ def test_workers_need_nothing_of_ours_but_the_protocol() -> None:
     look = "import sys, benchmarks.speed.peers.protocol; print({'torch', 'cldnet', 'sklearn'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_the_learning_rate_is_the_one_that_was_chosen_on_rows_held_out() -> None:
+    written = json.loads(choose.OUT.read_text())
+    assert written["chosen"] == choose.best(written["accuracy"]) == LR
+    assert not {*written["seeds"]} & {*range(compare.WHOLE.turns)}
+
+
+def test_rows_held_out_are_training_rows_that_are_not_learned() -> None:
+    all_rows = Rows(np.arange(12, dtype=np.uint8).reshape(12, 1, 1), np.zeros(12, dtype=np.int64))
+    apart = choose.held_out(rows.Sample("some", all_rows, all_rows.first(1)))
+    assert apart.train.x.ravel().tolist() == [*range(10)]
+    assert apart.test.x.ravel().tolist() == [10, 11]
+
+
+def test_the_best_rate_counts_for_both_sides() -> None:
+    assert choose.best({"0.1": {"a": [0.5, 0.7], "b": [0.6, 0.6]}, "0.2": {"a": [1.0, 1.0], "b": [0.1, 0.1]}}) == 0.1

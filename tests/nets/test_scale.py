@@ -55,6 +55,19 @@ def test_inputs_of_all_types_are_left_as_they_are(dtype: torch.dtype) -> None:
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+def test_inputs_that_were_scaled_beforehand_are_copied_as_they_are(dtype: torch.dtype) -> None:
+    scale = InputScale((3,))
+    scale.set(mean=[0.0, 0.0, 0.0], spread=[1.0, 1.0, 1.0])
+    inputs = (10 * torch.rand(4, 3, generator=generator(0), dtype=torch.float64)).to(dtype)
+    scaled = scale(inputs)
+    assert scaled.dtype == torch.float32
+    assert torch.equal(scaled, inputs.double().sub(scale.mean).div(scale.spread).float())
+    before = inputs.clone()
+    scaled.fill_(9)
+    assert torch.equal(inputs, before)
+
+
 def test_gradients_flow_to_inputs() -> None:
     scale = InputScale((3, 32, 32), torch.float64)
     x = torch.rand(400, 3, 32, 32, generator=generator(0)).requires_grad_()

@@ -98,7 +98,7 @@ class Strategy:
         self.plugins = plugins(piece)
         self.strategy = Naive(
             model=self.net,
-            optimizer=torch.optim.SGD(self.net.parameters(), lr=protocol.LR, momentum=protocol.MOMENTUM),
+            optimizer=torch.optim.SGD(self.net.parameters(), lr=stream.lr, momentum=protocol.MOMENTUM),
             train_mb_size=protocol.BATCH,
             train_epochs=protocol.EPOCHS,
             plugins=self.plugins,

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks.speed.apart import ROOT, environment
-from benchmarks.speed.peers.protocol import Answer
+from benchmarks.speed.peers.protocol import LR, Answer
 
 _SECONDS = 10.0
 
@@ -23,7 +23,7 @@ class WorkerError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """One turn: what to do, on how many threads, with which classes in which order, and how many rows of the data."""
+    """One turn: what to do, on how many threads, classes in which order, how many rows of the data, and the learning rate."""
 
     piece: str
     threads: int
@@ -31,6 +31,7 @@ class Request:
     seed: int
     rows: int | None = None
     tests: int | None = None
+    lr: float = LR
 
 
 class Worker:

@@ -65,7 +65,9 @@ def contests(threads: int) -> Iterator[Contest]:
             Match(
                 f"avalanche-{way}/{piece}",
                 f"{method}: images a second over Avalanche {how}",
-                piece,
+                f"{piece} of tensors"
+                if way == "tensors"
+                else piece,  # both sides the same numbers, normalised beforehand
                 f"{way}/{piece}",
                 target,
             )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.speed.peers import protocol
-from benchmarks.speed.peers.protocol import Labels, Make, Stream
+from benchmarks.speed.peers.protocol import Labels, Make, Rows, Stream
+from numpy.typing import NDArray
 
 from cldnet import CLDNetClassifier
 from cldnet.device import tensor_bytes
@@ -17,32 +18,48 @@ from cldnet.fit import fit_task, predict_logits
 from cldnet.methods import build_learner
 from cldnet.methods.learner import Setting, TaskData
 
-_GRADIENT = {"lr": protocol.LR, "momentum": protocol.MOMENTUM}
+#: Nobody else clips gradients here.
+_GRADIENT = {"momentum": protocol.MOMENTUM, "clip": float("inf")}
 #: Method and settings of each piece. Theirs is ``λ Σ F (θ − θ*)²`` and ours has a half before it.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "finetune": ("finetune", _GRADIENT),
     "ewc": ("ewc-batched", {**_GRADIENT, "strength": 2 * protocol.EWC, "fisher_batch": protocol.BATCH}),
     "replay": ("er", {**_GRADIENT, "memory": protocol.MEMORY, "replay": protocol.BATCH}),
-    "one": ("finetune", {"lr": protocol.LR_ONE, "momentum": 0.0}),
+    "one": ("finetune", {**_GRADIENT, "lr": protocol.LR_ONE}),
 }
 
 
+_MEAN, _SPREAD = 255 * protocol.MEAN, 255 * protocol.SPREAD
+
+
+def _bytes(rows: Rows) -> NDArray[Any]:
+    return rows.x
+
+
 class Learned:
-    """A method of the library, with a stream to learn."""
+    """A method of the library, with a stream to learn: images in bytes, or rows of numbers normalised beforehand."""
 
     def __init__(
-        self, stream: Stream, piece: str, widths: tuple[int, ...] = protocol.WIDTHS, batch: int = protocol.BATCH
+        self,
+        stream: Stream,
+        piece: str,
+        widths: tuple[int, ...] = protocol.WIDTHS,
+        batch: int = protocol.BATCH,
+        normalised: bool = False,
     ) -> None:
         self.stream, self.batch = stream, batch
+        self.inputs = Rows.flat if normalised else _bytes
         rows = {label: row for row, label in enumerate(stream.order)}
         self.tasks = [
-            TaskData(torch.from_numpy(task.x), torch.tensor([rows[label] for label in task.y.tolist()]))
+            TaskData(torch.from_numpy(self.inputs(task)), torch.tensor([rows[label] for label in task.y.tolist()]))
             for task in stream.tasks
         ]
         name, options = METHODS[piece]
-        scaling = ((255 * protocol.MEAN,), (255 * protocol.SPREAD,))
-        setting = Setting(stream.train.x.shape[1:], capacity=protocol.CLASSES, seed=stream.seed, scaling=scaling)
-        self.learner = build_learner(name, setting, options, "mlp", {"widths": widths})
+        shape = tuple(self.tasks[0].x.shape[1:])
+        # Normalised rows are not scaled once more; bytes are, batch by batch while it learns.
+        mean, spread = ((0.0,) * shape[0], (1.0,) * shape[0]) if normalised else ((_MEAN,), (_SPREAD,))
+        setting = Setting(shape, capacity=protocol.CLASSES, seed=stream.seed, scaling=(mean, spread))
+        self.learner = build_learner(name, setting, {"lr": stream.lr, **options}, "mlp", {"widths": widths})
         self.images = 0
         self.learner.get_submodule("net").register_forward_pre_hook(self._count)
 
@@ -56,7 +73,7 @@ class Learned:
         return self.images
 
     def predict(self) -> Labels:
-        best = predict_logits(self.learner, torch.from_numpy(self.stream.test.x)).argmax(1).numpy()
+        best = predict_logits(self.learner, torch.from_numpy(self.inputs(self.stream.test))).argmax(1).numpy()
         labels: Labels = np.array(self.stream.order)[best]
         return labels
 
@@ -88,6 +105,9 @@ class Face:
 
 if __name__ == "__main__":
     makes: dict[str, Make] = {piece: partial(Learned, piece=piece) for piece in ("finetune", "ewc", "replay")}
+    makes |= {
+        f"{piece} of tensors": partial(Learned, piece=piece, normalised=True) for piece in ("finetune", "ewc", "replay")
+    }
     makes["linear"] = partial(Learned, piece="finetune", widths=())
     makes["linear-one"] = partial(Learned, piece="one", widths=(), batch=1)
     makes["exact"] = partial(Face, solver="exact")

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 CLASSES, PER_TASK = 10, 2
 WIDTHS, BATCH, EPOCHS = (400, 400), 128, 1
+#: Chosen on training rows that were held out: `benchmarks.speed.peers.choose`.
 LR, MOMENTUM = 0.1, 0.0
 MEMORY = 200
 #: Weight of ``Σ F (θ − θ*)²``.
@@ -93,6 +94,7 @@ class Stream:
     test: Rows
     order: tuple[int, ...]
     seed: int
+    lr: float
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
@@ -142,7 +144,12 @@ def serve(makes: Mapping[str, Make], versions: Mapping[str, str], threads: Calla
         asked = json.loads(line)
         threads(asked["threads"])
         stream = Stream(
-            folder, train.first(asked["rows"]), test.first(asked["tests"]), tuple(asked["order"]), int(asked["seed"])
+            folder,
+            train.first(asked["rows"]),
+            test.first(asked["tests"]),
+            tuple(asked["order"]),
+            int(asked["seed"]),
+            float(asked["lr"]),
         )
         _say(answers, asdict(_turn(makes[asked["piece"]], stream)))
 

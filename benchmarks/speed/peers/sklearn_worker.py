@@ -57,7 +57,7 @@ def perceptron(stream: Stream) -> Portions:
             solver="sgd",
             alpha=0.0,
             batch_size=protocol.BATCH,
-            learning_rate_init=protocol.LR,
+            learning_rate_init=stream.lr,
             momentum=protocol.MOMENTUM,
             nesterovs_momentum=False,
             random_state=stream.seed,

@@ -12,13 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData
+from cldnet.methods.parts.descent import are_surely_below
 from cldnet.nets import out_features
 from cldnet.nets.init import linear
 
 __all__ = ["GradientConfig", "GradientLearner", "clip_gradients", "weighted_mean"]
-
-#: The share of the largest norm below which a norm certainly lies under it, however it was rounded.
-_SURELY_BELOW = 0.99
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class GradientConfig:
     momentum : float
         Momentum; its memory is emptied at every task's start.
     clip : float
-        Largest norm of the whole gradient.
+        Largest norm of the whole gradient; infinite to leave it as it is.
     """
 
     lr: float = 0.05
@@ -116,9 +114,6 @@ class GradientLearner(Learner, ABC):
 def clip_gradients(parameters: Iterable[Tensor], largest: float) -> None:
     """Shrink gradients whose norm together is too large, as `torch.nn.utils.clip_grad_norm_` does, to the last bit.
 
-    That one takes several passes over all gradients, also where there is nothing to shrink. On a CPU a product of each with
-    itself says so in a fraction of the time; on other devices looking at it would have to wait for it.
-
     Examples
     --------
     >>> weight = torch.zeros(2, requires_grad=True)
@@ -128,12 +123,8 @@ def clip_gradients(parameters: Iterable[Tensor], largest: float) -> None:
     tensor([0.6000, 0.8000])
     """
     known = [parameter for parameter in parameters if parameter.grad is not None]
-    flat = [parameter.grad.flatten() for parameter in known if parameter.grad is not None]
-    if all(gradient.is_cpu for gradient in flat):
-        squares = sum(float(torch.dot(gradient, gradient)) for gradient in flat)
-        if squares < (_SURELY_BELOW * largest) ** 2:
-            return
-    nn.utils.clip_grad_norm_(known, largest)
+    if not are_surely_below((parameter.grad for parameter in known if parameter.grad is not None), largest):
+        nn.utils.clip_grad_norm_(known, largest)
 
 
 def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:

@@ -101,7 +101,9 @@ class InputScale(nn.Module):
         self.fitted.fill_(True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale inputs ``(n, …)`` of any number type."""
+        """Scale inputs ``(n, …)`` of any number type; those that were scaled beforehand are copied."""
+        if not self.mean.any() and bool((self.spread == 1).all()):
+            return x.to(self.dtype, copy=True)
         size = _rows(x, _SCALED_AT_ONCE)
         if len(x) <= size:
             return self._scaled(x).to(self.dtype)
