@@ -149,8 +149,6 @@ class _Forward:
 
 
 def _unpack_tar(file: IO[bytes], room: _Room) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise OSError("a safe reading of tar archives needs Python 3.11.4 or newer")
     zipped = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     forward = _Forward(gzip.GzipFile(fileobj=file) if zipped else file, room)  # type: ignore[arg-type]
@@ -159,10 +157,11 @@ def _unpack_tar(file: IO[bytes], room: _Room) -> None:
             target = room.place(member.name, member.size)
             if not (member.isreg() or member.isdir()) or member.issparse():
                 raise room.refuse(f"its member {member.name!r} is neither a plain file nor a folder")
-            try:
-                tarfile.data_filter(member, str(room.folder))  # Python's own opinion, beside ours
-            except tarfile.FilterError as error:
-                raise room.refuse(f"Python refuses a member: {error}") from error
+            if hasattr(tarfile, "data_filter"):  # Python's own opinion, beside ours, which 3.11.3 and older do not have
+                try:
+                    tarfile.data_filter(member, str(room.folder))
+                except tarfile.FilterError as error:
+                    raise room.refuse(f"Python refuses a member: {error}") from error
             content = archive.extractfile(member)
             if content is None:
                 target.mkdir(parents=True, exist_ok=True)
