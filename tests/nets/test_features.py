@@ -255,7 +255,7 @@ def test_a_map_is_described_if_its_code_is_all_ours() -> None:
 
 
 def test_every_kind_of_map_is_a_backbone_of_that_name() -> None:
-    assert {*FEATURE_MAPS} <= {*BACKBONES}
+    assert {*FEATURE_MAPS} - {"efficientnet-lite"} <= {*BACKBONES}  # which has a version in its name
     for kind in ("random-relu", "random-fourier"):
         made = build_backbone(kind, (4,), seed=0, options={"features": 5})
         assert type(made) is FEATURE_MAPS[kind]

@@ -75,7 +75,7 @@ def test_dropout_is_off_in_evaluation():
 
 
 def test_an_unknown_backbone_is_refused_with_the_names_there_are():
-    with pytest.raises(ValueError, match=r"'mpl' is not known; use one of \['cnn', 'mlp', 'patches', "):
+    with pytest.raises(ValueError, match=r"'mpl' is not known; use one of \['cnn', 'efficientnet-lite0', "):
         build_backbone("mpl", (4,), seed=0)
 
 

@@ -113,7 +113,7 @@ class Exact(MappedLearner):
 
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if nobody has fitted it before, and remember which classes that task had."""
-        fits = not self.features.fitted
+        fits = self.features.fits_data and not self.features.fitted
         super().start(task)
         if fits:
             self.first_classes.fill_(self.seen)

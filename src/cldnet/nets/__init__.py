@@ -12,6 +12,8 @@ from torch import nn
 from cldnet.device import generator
 from cldnet.names import nearest_names
 from cldnet.nets.cnn import CNN
+from cldnet.nets.efficientnet import VERSIONS
+from cldnet.nets.expanded import ExpandedNet
 from cldnet.nets.features import FeatureMap, RandomReLU
 from cldnet.nets.fingerprint import evaluating
 from cldnet.nets.fourier import RandomFourier
@@ -23,6 +25,7 @@ __all__ = [
     "CNN",
     "FEATURE_MAPS",
     "MLP",
+    "ExpandedNet",
     "FeatureMap",
     "RandomFourier",
     "RandomReLU",
@@ -44,9 +47,16 @@ BACKBONES: Mapping[str, str] = {
     "random-relu": "1,000 fixed random ReLU features in 8 bits, for the exact solver",
     "random-fourier": "1,000 fixed random Fourier features in 8 bits, a Gaussian kernel, for the exact solver",
     "patches": "whitened patches: filters from the first task's images, for the exact solver; images only",
+    "efficientnet-lite0": "a net pretrained on ImageNet with 4,000 random ReLU features, for the exact solver; photos",
+    "efficientnet-lite1": "the same with a larger net",
+    "efficientnet-lite2": "the same with a still larger net",
 }
 #: The class of each kind of feature map.
-FEATURE_MAPS: Mapping[str, type[Any]] = {made.kind: made for made in (RandomReLU, RandomFourier, WhitenedPatches)}
+FEATURE_MAPS: Mapping[str, type[Any]] = {
+    made.kind: made for made in (RandomReLU, RandomFourier, WhitenedPatches, ExpandedNet)
+}
+#: Names that stand for a kind of map with an option.
+_VERSIONS: Mapping[str, dict[str, Any]] = {f"{ExpandedNet.kind}{version}": {"version": version} for version in VERSIONS}
 _NOT_OPTIONS = {"self", "input_shape", "seed", "net", "generator"}
 
 
@@ -90,8 +100,9 @@ def build_backbone(
         return MLP(input_shape, generator=generator(seed), **options)
     if name == "cnn":
         return CNN(input_shape, generator=generator(seed), **options)
-    if name in FEATURE_MAPS:
-        features: FeatureMap = FEATURE_MAPS[name](input_shape, seed=seed, **options)
+    kind, version = (ExpandedNet.kind, _VERSIONS[name]) if name in _VERSIONS else (name, {})
+    if kind in FEATURE_MAPS:
+        features: FeatureMap = FEATURE_MAPS[kind](input_shape, seed=seed, **version, **options)
         return features
     raise ValueError(f"backbone={name!r} is not known; use one of {sorted(BACKBONES)}, or a torch.nn.Module.")
 
@@ -104,11 +115,12 @@ def backbone_defaults(name: str) -> dict[str, Any]:
     >>> backbone_defaults("mlp")
     {'widths': (400, 400), 'bias': True}
     """
-    made: Mapping[str, type[Any]] = {"mlp": MLP, "cnn": CNN, **FEATURE_MAPS}
+    made: Mapping[str, type[Any]] = {"mlp": MLP, "cnn": CNN, **FEATURE_MAPS, **dict.fromkeys(_VERSIONS, ExpandedNet)}
     if name not in made:
         raise ValueError(f"There is no backbone {name!r}. {nearest_names(name, BACKBONES)}")
     parameters = signature(made[name].__init__).parameters.values()
-    return {each.name: each.default for each in parameters if each.name not in _NOT_OPTIONS}
+    fixed = {*_NOT_OPTIONS, *_VERSIONS.get(name, {})}
+    return {each.name: each.default for each in parameters if each.name not in fixed}
 
 
 def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:

@@ -52,6 +52,8 @@ class FeatureMap(nn.Module, ABC):
     #: Rows that `fit` needs at least, and what for.
     min_rows: int = 2
     why_rows: str = "to learn the scale of inputs"
+    #: Whether `fit` takes anything from the data, which then leave their trace in the map.
+    fits_data: ClassVar[bool] = True
     #: Seed of what is random in the map.
     seed: int = 0
     #: Shape of one input.

@@ -1,0 +1,96 @@
+"""Photos for one call: decoded into memory, and nowhere else. Who learns from photos may not be allowed to keep them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cldnet.data.images.build import Progress
+from cldnet.data.images.decode import BadImage, pillow
+from cldnet.data.images.scan import SUFFIXES
+from cldnet.data.images.workers import Target, decode_into, usable_cpus
+
+__all__ = ["Photos", "find_photos", "read_photos"]
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Decoded photos.
+
+    Attributes
+    ----------
+    x : ndarray, shape (n, 3, size, size)
+        Their pixels, from 0 to 255.
+    places : ndarray of int
+        Which of the paths that were asked for each row is.
+    bad : tuple of BadImage
+        Those that could not be read, and why.
+    """
+
+    x: NDArray[np.uint8]
+    places: NDArray[np.int64]
+    bad: tuple[BadImage, ...]
+
+
+def read_photos(
+    paths: Sequence[str | os.PathLike[str]],
+    size: int,
+    resize: int,
+    *,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> Photos:
+    """Decode photos, each brought to one size (`cldnet.data.images.decode.decode`). What cannot be read is named, not raised.
+
+    Pixels pass through a file without a name, which is gone when this returns, whatever happens.
+
+    Examples
+    --------
+    >>> photos = read_photos(["no-such-file.jpg"], 16, 18)
+    >>> photos.x.shape, photos.bad[0].reason
+    ((0, 3, 16, 16), 'No such file or directory')
+    """
+    pillow()
+    names = [os.fspath(path) for path in paths]
+    bad: dict[int, BadImage] = {}
+    with tempfile.NamedTemporaryFile(prefix="cldnet-") as file:
+        target = Target(file.name, size, resize)
+        file.truncate(len(names) * target.row_bytes)
+        with closing(decode_into(target, names, workers or usable_cpus())) as replies:
+            for done, (row, reply) in enumerate(replies, start=1):
+                if isinstance(reply, OSError):
+                    raise reply
+                if reply is not None:
+                    bad[row] = reply
+                if on_progress is not None:
+                    on_progress(done, len(names))
+        rows = np.fromfile(file.name, np.uint8).reshape(len(names), 3, size, size)
+    places = np.array([row for row in range(len(names)) if row not in bad], dtype=np.int64)
+    return Photos(rows[places] if bad else rows, places, tuple(bad[row] for row in sorted(bad)))
+
+
+def find_photos(paths: Sequence[Path]) -> list[Path]:
+    """Files as they are named, and for every folder the images in it and in those within it, sorted.
+
+    Examples
+    --------
+    >>> find_photos([Path("one.jpg")])
+    [PosixPath('one.jpg')]
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and not each.is_dir())
+        if not inside:
+            raise ValueError(f"{str(path)!r} has no images (files named like {', '.join(sorted(SUFFIXES)[:4])}, …).")
+        found += inside
+    return found
