@@ -1,4 +1,4 @@
-"""Random features of a pretrained net: a map that no data are fitted to, so that models learned apart or in turn are the same."""
+"""Random features of a pretrained net: a map that no data are fitted to, so models learned apart or in turn are the same."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_map_without_weights_says_so() -> None:
     ("shape", "options"), [((5,), {}), ((4, 8, 8), {}), ((3, 8, 8), {"size": 8}), ((3, 8, 8), {"version": 7})]
 )
 def test_what_cannot_be_is_refused(shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="is for images|should be a whole number from 32|There is no EfficientNet"):
+    with pytest.raises(ValueError, match=r"is for images|should be a whole number from 32|There is no EfficientNet"):
         ExpandedNet(shape, features=4, seed=0, **options)
 
 

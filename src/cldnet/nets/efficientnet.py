@@ -100,7 +100,7 @@ class EfficientNetLite(nn.Module):
                 before = after
             self.stages.append(nn.Sequential(*made))
         self.head = SameConv2d(before, _HEAD, 1)
-        self.widths = [stage[-1].project.out_channels for stage in self.stages]  # type: ignore[index,union-attr]
+        self.widths = [stage[-1].project.out_channels for stage in self.stages]  # type: ignore[index]
         self.out_features = _HEAD + sum(self.widths[stage - 1] for stage in self.taken)
 
     def forward(self, x: Tensor) -> Tensor:

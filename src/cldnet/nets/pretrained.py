@@ -1,7 +1,7 @@
 """Pretrained backbones: frozen nets that turn images into vectors, each with the preprocessing that it was trained with.
 
-Images are numbers from 0 to 255, ``(n, 3, height, width)`` of any size, or grey ones without the 3; bytes and floats alike. They
-are brought to the net's size, normalised as in its training, and go through it in blocks of one size, so that an image's vector
+Images are numbers from 0 to 255, ``(n, 3, height, width)`` of any size, or grey ones without the 3; bytes or floats. They are
+brought to the net's size, normalised as in its training, and go through it in blocks of one size, so that an image's vector
 does not depend on the images beside it.
 """
 
