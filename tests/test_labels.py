@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -252,3 +253,27 @@ def test_many_unknown_labels_are_named_in_part() -> None:
 def test_a_damaged_table_is_refused(state: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         LabelTable.from_json({"retired": [], "counts": [1, 1], **state})
+
+
+def test_days_are_kept_through_files_and_gone_with_the_label() -> None:
+    table = LabelTable(capacity=3)
+    table.learn(["cat", "dog"])
+    table.note_day(["cat", "cat"], "2026-11-17")
+    table.note_day(["cat"], "2025-01-01")
+    again = LabelTable.from_json(json.loads(json.dumps(table.to_json())))
+    assert again.days == table.days == {"cat": ("2025-01-01", "2026-11-17")}
+    twin = copy.deepcopy(table)
+    table.retire("cat")
+    assert table.days == {}
+    assert twin.days == again.days
+    assert "days" not in table.to_json()
+
+
+@pytest.mark.parametrize(
+    "days", [[], ["2026-11-17"], [["2026-11-17", "2025-01-01"]], [["today", "today"]], [[1, 2]], 5]
+)
+def test_days_that_cannot_be_are_refused(days: Any) -> None:
+    table = LabelTable(capacity=3)
+    table.learn(["cat"])
+    with pytest.raises(ValueError, match="a first and a last day"):
+        LabelTable.from_json({**table.to_json(), "days": days})

@@ -211,6 +211,7 @@ class Model:
         rows = torch.from_numpy(self.labels.learn(other.labels.by_row)).to(self.device)
         self.exact.absorb({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, rows)
         self.labels.add_counts(other.labels.counts)
+        self.labels.add_days(other.labels.days)
         inputs = joined(self.inputs, other.inputs)
         return replace(self, inputs=inputs, borrowed=self.borrowed | other.fitted_on).noted()
 
@@ -220,6 +221,7 @@ class Model:
         table = LabelTable(self.structure.capacity)
         table.learn(self.labels.by_row)
         table.add_counts(self.labels.counts)
+        table.add_days(self.labels.days)
         sums, live = self.exact.sums(), torch.from_numpy(np.sort(self.labels.columns)).to(self.device)
         sums |= {name: sums[name][live] for name in ("class_sums", "class_weights")}
         tensors = {name: tensor.detach().cpu() for name, tensor in sums.items()}

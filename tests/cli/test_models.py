@@ -114,7 +114,7 @@ def test_a_model_over_a_users_module_is_for_python(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(20, 10), nn.Tanh())
     CLDNetClassifier(backbone=net, capacity=4, random_state=0).fit(X, Y).save(tmp_path / "model")
     error = str(run("audit", tmp_path / "model").exception)
-    assert "load(path, backbone=module), and call clf.audit(X)" in error
+    assert "load(path, backbone=module), and call its methods: clf.audit(X)" in error
 
 
 def test_without_data_the_rest_is_audited(model: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, models, results, runs, tune
+from cldnet.cli import bench, datasets, models, photos, results, runs, tune
 from cldnet.version import __version__
 
 __all__ = ["app", "main"]
@@ -26,6 +26,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("learn")(photos.learn_command)
+app.command("predict")(photos.predict_command)
+app.command("inspect")(models.inspect_command)
+app.command("forget")(photos.forget_command)
+app.command("merge")(models.merge_command)
 app.command()(runs.demo)
 app.command("run")(runs.run_command)
 app.command("bench")(bench.bench_command)

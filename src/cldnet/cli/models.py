@@ -1,4 +1,4 @@
-"""Commands that look at a model in a file."""
+"""Commands that look at models in files, and join them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import typer
 from cldnet.cli.show import counting, say
 
 if TYPE_CHECKING:
+    from rich.table import Table
     from torch import Tensor
 
     from cldnet.classifier import CLDNetClassifier
     from cldnet.data.dataset import Dataset
     from cldnet.data.spec import StreamSpec
+    from cldnet.labels import LabelTable
 
-__all__ = ["audit_command"]
+__all__ = ["audit_command", "describe_size", "inspect_command", "loaded", "merge_command"]
 
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 #: What the reader of each source can be told.
@@ -42,7 +44,7 @@ def audit_command(
     from cldnet.bench.report import write_audit
     from cldnet.bench.report.audit import make_folder
 
-    clf, folder = _loaded(model), out or model.with_name(f"{model.stem}-audit")
+    clf, folder = loaded(model), out or model.with_name(f"{model.stem}-audit")
     x = None if data is None else _training_rows(data, where)
     make_folder(folder)  # before a long comparison
     with counting("comparing", "rows") as tell:
@@ -54,7 +56,82 @@ def audit_command(
         raise typer.Exit(1)
 
 
-def _loaded(model: Path) -> CLDNetClassifier:
+def inspect_command(
+    model: Annotated[Path, typer.Argument(help="The file of a model, as clf.save or `cldnet learn` wrote it.")],
+) -> None:
+    """Show what a model knows and how large it is: classes with their counts and days, backbone, bytes, room left."""
+    from rich.console import Console
+
+    from cldnet.bench.wording import human_bytes
+
+    clf = loaded(model)
+    held, footprint = clf._fitted(), clf.footprint()
+    shape = " × ".join(map(str, held.inputs.shape))
+    say(f"   model  {model}: {describe_size(clf)}")
+    say(
+        f"  solver  {clf.solver}\nbackbone  {_backbone(clf)}\n  inputs  {shape}{' bytes' if held.inputs.pixels else ''}"
+    )
+    say(f"sessions  {held.learner.tasks:,}")
+    kinds = ", ".join(
+        f"{kind} {human_bytes(size)}" for kind, size in sorted(footprint.bytes.items(), key=lambda one: -one[1])
+    )
+    say(f"   bytes  {human_bytes(footprint.total)}: {kinds}")
+    Console().print(_classes_table(held.labels))
+
+
+def _classes_table(labels: LabelTable) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    table, days = Table(box=SIMPLE_HEAD, pad_edge=False), labels.days
+    for heading in ("class", "examples", "first learned", "last learned"):
+        table.add_column(heading, justify="right" if heading == "examples" else "left")
+    for label, count in labels.counts.items():
+        first, last = days.get(label, ("–", "–"))
+        table.add_row(escape(str(label)), "not known" if count is None else f"{count:,}", first, last)
+    return table
+
+
+def merge_command(
+    models: Annotated[
+        list[Path], typer.Argument(help="Files of models that were taught apart over the same features.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the model of all their data goes.")],
+) -> None:
+    """Make the model of all data that several models have learned apart, exactly. They stay as they are."""
+    from cldnet.classifier import merge
+
+    if len(models) < 2:
+        raise ValueError("Give two models or more: one alone is what it is.")
+    if out.exists():
+        raise ValueError(f"{str(out)!r} is there already: name a file that is not, or remove it first.")
+    clf = merge([loaded(path) for path in models])
+    clf.save(out)
+    say(f"merged  {len(models)} models\n model  {out}: {describe_size(clf)}")
+
+
+def describe_size(clf: CLDNetClassifier) -> str:
+    """How many classes a model knows, how many more it has room for, and how large it is."""
+    from cldnet.bench.wording import human_bytes
+
+    labels = clf._fitted().labels
+    known, left = len(clf.classes_), labels.capacity - len(labels)
+    return f"{known:,} classes, room for {left:,} more, {human_bytes(clf.footprint().total)}"
+
+
+def _backbone(clf: CLDNetClassifier) -> str:
+    """A backbone's name, or what it was made with."""
+    from cldnet.nets import FeatureMap, is_described
+
+    if isinstance(clf.backbone, FeatureMap) and is_described(clf.backbone):
+        said = clf.backbone.describe()
+        return f"{said['kind']} ({', '.join(f'{name}={value}' for name, value in said['options'].items())})"
+    return clf.backbone if isinstance(clf.backbone, str) else type(clf.backbone).__name__
+
+
+def loaded(model: Path) -> CLDNetClassifier:
+    """Read a model, or say why a command cannot."""
     from cldnet.classifier import CLDNetClassifier
     from cldnet.nets.fingerprint import WrongModule
 
@@ -63,8 +140,8 @@ def _loaded(model: Path) -> CLDNetClassifier:
     except WrongModule as error:
         raise ValueError(
             f"{model} was made over a module of your own, which a command does not have. In Python, load it with "
-            "clf = CLDNetClassifier.load(path, backbone=module), and call clf.audit(X); cldnet.bench.report.write_audit makes "
-            "the page."
+            "clf = CLDNetClassifier.load(path, backbone=module), and call its methods: clf.audit(X), clf.predict(X), … "
+            "(cldnet.bench.report.write_audit makes the page of an audit)."
         ) from error
 
 

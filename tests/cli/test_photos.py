@@ -1,0 +1,189 @@
+"""`cldnet learn`, `predict`, `inspect`, `forget` and `merge` on folders of photos, as a practitioner uses them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from typer.testing import CliRunner, Result
+
+from cldnet import CLDNetClassifier
+from cldnet.cli import app
+
+SMALL = ("--size", 32, "--memory", 1, "--capacity", 5)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pieces of two photos in january, negatives in february, and others to ask about."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for label, photo in zip(("china", "flower"), load_sample_images().images, strict=True):
+        for month, name, count in (("january", label, 6), ("new", label, 2), ("february", f"negative {label}", 3)):
+            folder = tmp_path / month / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                top, left = rng.integers(0, 200), rng.integers(0, 400)
+                piece = photo[top : top + 120, left : left + 150]
+                Image.fromarray(255 - piece if month == "february" else piece).save(folder / f"{number}.png")
+    return tmp_path
+
+
+def answers(model: str, *asked: str) -> list[dict[str, Any]]:
+    answer = run("predict", model, *asked, "--json", "--top", 4)
+    assert answer.exit_code == 0, answer.output
+    found: list[dict[str, Any]] = json.loads(answer.output)
+    return found
+
+
+def same_answers(model: str, other: str, *asked: str) -> list[dict[str, Any]]:
+    """Photo for photo the same labels, with the same probabilities but for the rounding of a solution."""
+    ones, others = answers(model, *asked), answers(other, *asked)
+    assert [one["label"] for one in ones] == [one["label"] for one in others]
+    for here, there in zip(ones, others, strict=True):
+        expected = {each["label"]: each["probability"] for each in there["top"]}
+        assert {each["label"]: each["probability"] for each in here["top"]} == pytest.approx(expected, abs=1e-6)
+    return ones
+
+
+def test_two_months_taught_in_turn_answer_as_both_taught_at_once(place: Path) -> None:
+    first = run("learn", "in-turn", "january", *SMALL)
+    assert first.exit_code == 0, first.output
+    assert "learned  12 photos of 2 classes" in first.output
+    assert "new  china, flower" in first.output
+    size = Path("in-turn").stat().st_size
+    second = run("learn", "in-turn", "february")
+    assert "new  negative china, negative flower" in second.output
+    assert "4 classes, room for 1 more" in second.output
+    for month in ("january", "february"):
+        for folder in Path(month).iterdir():
+            (place / "both").mkdir(exist_ok=True)
+            folder.rename(place / "both" / folder.name)
+    assert run("learn", "at-once", "both", *SMALL).exit_code == 0
+    in_turn, at_once = answers("in-turn", "new", "both"), answers("at-once", "new", "both")
+    assert [a["label"] for a in in_turn] == [a["label"] for a in at_once]
+    for one, other in zip(in_turn, at_once, strict=True):
+        assert [t["probability"] for t in one["top"]] == pytest.approx(
+            [t["probability"] for t in other["top"]], abs=1e-6
+        )
+    assert [a["label"] for a in in_turn[:4]] == ["china", "china", "flower", "flower"]
+    tensors = CLDNetClassifier.load("in-turn").footprint().total
+    assert tensors == CLDNetClassifier.load("at-once").footprint().total
+    assert abs(Path("in-turn").stat().st_size - size) < 1000  # two labels and their days
+
+
+def test_broken_photos_are_named_and_left_out(place: Path) -> None:
+    Path("january/china/broken.jpg").write_text("no image")
+    Path("january/flower/cut.png").write_bytes(Path("january/flower/0.png").read_bytes()[:200])
+    answer = run("learn", "model", "january", *SMALL)
+    assert answer.exit_code == 0
+    assert "2 of 14 photos cannot be read and were left out" in answer.output
+    assert "china/broken.jpg (not an image" in answer.output
+    asked = run("predict", "model", "new/china/0.png", "january/china/broken.jpg", "no-such.jpg")
+    assert asked.exit_code == 1
+    said = asked.output.splitlines()
+    assert said[0].startswith("new/china/0.png: china ")
+    assert said[1].startswith("january/china/broken.jpg: cannot be read (not an image")
+    assert said[2] == "no-such.jpg: cannot be read (No such file or directory)"
+
+
+def test_a_folder_without_one_readable_photo_changes_nothing(place: Path) -> None:
+    run("learn", "model", "january", *SMALL)
+    before = Path("model").read_bytes()
+    for photo in Path("february").rglob("*.png"):
+        photo.write_text("no image")
+    answer = run("learn", "model", "february")
+    assert answer.exit_code == 1
+    assert isinstance(answer.exception, ValueError)
+    assert "None of the 6 photos" in str(answer.exception)
+    assert Path("model").read_bytes() == before
+
+
+def test_what_is_forgotten_was_never_there(place: Path) -> None:
+    run("learn", "never", "january", *SMALL)
+    run("learn", "model", "january", *SMALL)
+    run("learn", "model", "february")
+    answer = run("forget", "model", "february")
+    assert answer.exit_code == 0, answer.output
+    assert "forgot  6 photos" in answer.output
+    assert "2 classes, room for 1 more" in answer.output  # rows stay reserved
+    same_answers("model", "never", "new")
+
+
+def test_models_made_apart_are_merged_into_the_model_of_both(place: Path) -> None:
+    run("learn", "here", "january", *SMALL)
+    run("learn", "there", "february", *SMALL)
+    answer = run("merge", "here", "there", "-o", "both")
+    assert answer.exit_code == 0, answer.output
+    assert "4 classes" in answer.output
+    run("learn", "here", "february")
+    same_answers("both", "here", "new")
+    again = run("merge", "here", "there", "-o", "both")
+    assert "is there already" in str(again.exception)
+    assert "two models or more" in str(run("merge", "here", "-o", "alone").exception)
+
+
+def test_inspect_tells_classes_counts_days_and_room(place: Path) -> None:
+    run("learn", "model", "january", *SMALL)
+    shown = run("inspect", "model").output
+    assert "2 classes, room for 3 more" in shown
+    assert "backbone  efficientnet-lite (features=352, version=0, size=32" in shown
+    assert "sessions  1" in shown
+    row = next(line.split() for line in shown.splitlines() if line.strip().startswith("china"))
+    assert row[1] == "6"
+    assert row[2] == row[3] == CLDNetClassifier.load("model")._fitted().labels.days["china"][0]
+    assert "feature map" in shown
+
+
+def test_photos_that_look_like_nothing_known_are_unknown_if_asked_for(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("learn", "model", "january", *SMALL)
+    plain = run("predict", "model", "new").output.splitlines()
+
+    def strange(self: CLDNetClassifier, x: Any) -> Any:
+        return np.array([0.5, 0.009, 0.011, 0.0])
+
+    monkeypatch.setattr(CLDNetClassifier, "known_probability", strange)
+    said = run("predict", "model", "new", "--reject").output.splitlines()
+    assert [line.partition(": ")[2].startswith("unknown (nearest: ") for line in said] == [False, True, False, True]
+    assert said[0] == plain[0]
+    entries = json.loads(run("predict", "model", "new", "--reject", "--json").output)
+    assert [(entry["label"], entry["known"]) for entry in entries][1:3] == [(None, 0.009), ("flower", 0.011)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("learn", "model", "nowhere"), "There is no folder 'nowhere'"),
+        (("learn", "model", "january", "--backbone", "resnet"), "There is no backbone 'resnet' for photos"),
+        (("learn", "model", "january", "--size", "3"), "size=3 should be a whole number from 32"),
+        (("predict", "model", "january"), "model"),
+        (("predict", "rows", "january"), "not photos"),
+        (("learn", "rows", "january"), "not photos"),
+    ],
+)
+def test_what_cannot_be_done_is_said(place: Path, arguments: tuple[str, ...], words: str) -> None:
+    CLDNetClassifier(capacity=2, random_state=0).fit(np.eye(4), [0, 0, 1, 1]).save("rows")
+    answer = run(*arguments)
+    assert answer.exit_code != 0
+    assert words in str(answer.exception)
+    assert not Path("model").exists()
