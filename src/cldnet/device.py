@@ -168,8 +168,9 @@ def share_out(work: Callable[[range], None], count: int, size: int) -> None:
     pieces = [range(first, min(first + size, count)) for first in range(0, count, size)]
     workers = min(torch.get_num_threads(), len(pieces))
     if workers <= 1:
-        for piece in pieces:
-            work(piece)
+        with threads(1):  # a single piece, too, is to have the numbers that it has beside others
+            for piece in pieces:
+                work(piece)
         return
     with threads(1), ThreadPoolExecutor(workers) as pool:
         for _ in pool.map(work, pieces):  # a failure in a thread is raised here

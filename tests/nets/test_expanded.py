@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_sample_images
 
 from cldnet import CLDNetClassifier, load_map, merge, save_map
+from cldnet.device import threads
 from cldnet.nets import ExpandedNet, build_map, expanded, is_described
 from cldnet.nets.expanded import features_within
 
@@ -46,6 +47,19 @@ def test_learning_in_turn_is_learning_everything_at_once() -> None:
     assert np.allclose(whole.decision_function(X), parts.decision_function(X), rtol=1e-6, atol=1e-5)
     assert len(sizes) == 1
     assert whole.score(X, Y) == 1.0
+
+
+@pytest.mark.parametrize("count", [1, 8, 24])
+def test_the_number_of_threads_and_the_callers_mode_change_no_bit(count: int) -> None:
+    made, x = (
+        ExpandedNet((3, 48, 48), features=50, seed=0, size=48).load_published(),
+        torch.from_numpy(X.transpose(0, 3, 1, 2)),
+    )
+    with threads(1):
+        one = made.body(x[:count])
+    with threads(2), torch.inference_mode():
+        two = made.body(x[:count])
+    assert torch.equal(one, two)
 
 
 def test_models_of_users_who_share_nothing_add_up() -> None:

@@ -2,7 +2,7 @@
 
 Images are numbers from 0 to 255, ``(n, 3, height, width)`` of any size, or grey ones without the 3; bytes or floats. They are
 brought to the net's size, normalised as in its training, and go through it in blocks of one size, so that an image's vector
-does not depend on the images beside it.
+does not depend on the images beside it, nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from cldnet.device import share_out
 
 __all__ = ["Pretrained"]
 
@@ -69,7 +71,16 @@ class Pretrained(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Vectors of images ``(n, 3, height, width)`` or ``(n, height, width)``, each by itself."""
         images = x.unsqueeze(1) if x.ndim == 3 else x
-        return torch.cat([self._block(part) for part in images.split(BLOCK)])
+        # Threads do not know of the caller's inference mode, and could not write into what was made in it.
+        with torch.inference_mode(False):
+            vectors = torch.empty(len(x), self.out_features, dtype=self.pixel_mean.dtype, device=x.device)
+
+            @torch.no_grad()
+            def work(piece: range) -> None:
+                vectors[piece.start : piece.stop] = self._block(images[piece.start : piece.stop])
+
+            share_out(work, len(images), BLOCK)  # each block on one thread: how many there are changes no bit either
+        return vectors
 
     def _block(self, images: Tensor) -> Tensor:
         count = len(images)
