@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cldnet.days import Days
+
 __all__ = ["LabelTable", "as_labels"]
 
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DTYPES: dict[str, type] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "str": np.str_}
 
 
@@ -43,13 +43,13 @@ class LabelTable:
         self._row_of: dict[Any, int] = {}
         self._retired: set[Any] = set()
         self._count_of: dict[Any, int | None] = {}
-        self._days_of: dict[Any, tuple[str, str]] = {}
+        self._days = Days()
 
     def __deepcopy__(self, memo: Any) -> LabelTable:
         """Copy the table; its labels cannot change, and to look into each of them would take longer with every task."""
         twin = copy.copy(self)
         twin._row_of, twin._retired, twin._count_of = dict(self._row_of), set(self._retired), dict(self._count_of)
-        twin._days_of = dict(self._days_of)
+        twin._days = Days(self._days)
         return twin
 
     def __len__(self) -> int:
@@ -83,28 +83,17 @@ class LabelTable:
     @property
     def days(self) -> dict[Any, tuple[str, str]]:
         """The first and the last day, as 2026-11-17, on which each label of `classes` was learned, where that was noted."""
-        return {label: self._days_of[label] for label in self._live if label in self._days_of}
+        return {label: self._days[label] for label in self._live if label in self._days}
 
     def note_day(self, labels: Any, day: str) -> None:
-        """Note that labels of the table were learned on a day.
-
-        Examples
-        --------
-        >>> table = LabelTable(capacity=2)
-        >>> _ = table.learn(["cat"])
-        >>> table.note_day(["cat"], "2026-11-17")
-        >>> table.note_day(["cat"], "2026-12-24")
-        >>> table.days
-        {'cat': ('2026-11-17', '2026-12-24')}
-        """
+        """Note that labels of the table were learned on a day."""
         self.known_rows(labels)
-        self.add_days({label: (day, day) for label in as_labels(labels).tolist()})
+        self._days.note(as_labels(labels).tolist(), day)
 
-    def add_days(self, days: Mapping[Any, tuple[str, str]]) -> None:
-        """Take over days that another table noted of the same labels."""
-        for label, (first, last) in days.items():
-            known = self._days_of.get(label, (first, last))
-            self._days_of[label] = min(first, known[0]), max(last, known[1])
+    def take_over(self, other: LabelTable) -> None:
+        """Add another table's numbers of examples and its days to those of the same labels here."""
+        self.add_counts(other.counts)
+        self._days.take_over(other.days)
 
     def tally(self, labels: Any, weight: NDArray[np.float64] | None = None, *, sign: int = 1) -> None:
         """Count examples by their labels, which are in the table already; with ``sign=-1`` take them off again.
@@ -161,8 +150,7 @@ class LabelTable:
         self.known_rows([label])
         self._retired.update(as_labels([label]).tolist())
         self._count_of.update(dict.fromkeys(as_labels([label]).tolist(), 0))
-        for gone in as_labels([label]).tolist():
-            self._days_of.pop(gone, None)
+        self._days.pop(as_labels([label]).tolist()[0], None)
 
     def known_rows(self, labels: Any) -> NDArray[np.int64]:
         """Rows of labels, all of which have to be among `classes`."""
@@ -187,8 +175,7 @@ class LabelTable:
         retired = [label for label in labels if label in self._retired]
         counts = [self._count_of.get(label, 0) for label in labels]
         state = {"capacity": self.capacity, "kind": self.kind, "labels": labels, "retired": retired, "counts": counts}
-        days = [[*self._days_of[label]] if label in self._days_of else None for label in labels]
-        return state | ({"days": days} if self._days_of else {})
+        return state | ({"days": self._days.to_json(labels)} if self._days else {})
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> LabelTable:
@@ -211,25 +198,10 @@ class LabelTable:
         if len(counts) != len(labels) or any(n is not None and (type(n) is not int or n < 0) for n in counts):
             raise ValueError("The label table should have a number of examples a label, or null where it is not known.")
         table._count_of = dict(zip(table._row_of, counts, strict=True))
-        days: Any = state.get("days", [None] * len(labels))  # most files have none
-        if (
-            not isinstance(days, list)
-            or len(days) != len(labels)
-            or not all(day is None or _are_days(day) for day in days)
-        ):
-            raise ValueError("The label table should have a first and a last day a label, as 2026-11-17, or null.")
-        table._days_of = {label: tuple(day) for label, day in zip(table._row_of, days, strict=True) if day is not None}
+        table._days = Days.from_json(state.get("days", [None] * len(labels)), labels)  # most files have none
         for label in state["retired"]:
             table.retire(label)
         return table
-
-
-def _are_days(pair: Any) -> bool:
-    """Tell two days in their order from anything else that a file may hold."""
-    two = (
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(day, str) and _DAY.fullmatch(day) for day in pair)
-    )
-    return two and pair[0] <= pair[1]
 
 
 def as_labels(labels: Any) -> NDArray[Any]:

@@ -210,8 +210,7 @@ class Model:
         self.statistics.check_addable(other)
         rows = torch.from_numpy(self.labels.learn(other.labels.by_row)).to(self.device)
         self.exact.absorb({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, rows)
-        self.labels.add_counts(other.labels.counts)
-        self.labels.add_days(other.labels.days)
+        self.labels.take_over(other.labels)
         inputs = joined(self.inputs, other.inputs)
         return replace(self, inputs=inputs, borrowed=self.borrowed | other.fitted_on).noted()
 
@@ -220,8 +219,7 @@ class Model:
         """The model's sums; the large ones share its memory, so whoever changes them has to make a copy."""
         table = LabelTable(self.structure.capacity)
         table.learn(self.labels.by_row)
-        table.add_counts(self.labels.counts)
-        table.add_days(self.labels.days)
+        table.take_over(self.labels)
         sums, live = self.exact.sums(), torch.from_numpy(np.sort(self.labels.columns)).to(self.device)
         sums |= {name: sums[name][live] for name in ("class_sums", "class_weights")}
         tensors = {name: tensor.detach().cpu() for name, tensor in sums.items()}

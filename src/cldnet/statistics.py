@@ -121,8 +121,7 @@ class Statistics:
             "class_weights": weights,
             "rows": self.tensors["rows"] + other.tensors["rows"],
         }
-        labels.add_counts(other.labels.counts)
-        labels.add_days(other.labels.days)
+        labels.take_over(other.labels)
         inputs, fitted_on = joined(self.inputs, other.inputs), self.fitted_on | other.fitted_on
         self.tensors, self.labels, self.inputs, self.fitted_on = tensors, labels, inputs, fitted_on
         return self
