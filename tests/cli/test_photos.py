@@ -90,6 +90,15 @@ def test_two_months_taught_in_turn_answer_as_both_taught_at_once(place: Path) ->
     assert abs(Path("in-turn").stat().st_size - size) < 1000  # two labels and their days
 
 
+def test_one_photo_of_one_class_is_enough_to_begin_with(place: Path) -> None:
+    Path("one/wren").mkdir(parents=True)
+    Path("new/china/0.png").rename("one/wren/0.png")
+    answer = run("learn", "model", "one", *SMALL)
+    assert "learned  1 photo of 1 class in" in answer.output
+    assert "model: 1 class, room for 4 more" in answer.output
+    assert run("predict", "model", "new").output.count(": wren 100.0%") == 3
+
+
 def test_broken_photos_are_named_and_left_out(place: Path) -> None:
     Path("january/china/broken.jpg").write_text("no image")
     Path("january/flower/cut.png").write_bytes(Path("january/flower/0.png").read_bytes()[:200])

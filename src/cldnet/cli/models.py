@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cldnet.cli.show import counting, say
+from cldnet.cli.show import counted, counting, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -117,7 +117,7 @@ def describe_size(clf: CLDNetClassifier) -> str:
 
     labels = clf._fitted().labels
     known, left = len(clf.classes_), labels.capacity - len(labels)
-    return f"{known:,} classes, room for {left:,} more, {human_bytes(clf.footprint().total)}"
+    return f"{counted(known, 'class', 'classes')}, room for {left:,} more, {human_bytes(clf.footprint().total)}"
 
 
 def _backbone(clf: CLDNetClassifier) -> str:

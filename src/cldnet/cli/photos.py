@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cldnet.cli.models import describe_size, loaded
-from cldnet.cli.show import counting, say
+from cldnet.cli.show import counted, counting, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +79,8 @@ def learn_command(
     clf.save(model)
     new = sorted({*labels} - before)
     rate = f"{len(labels) / max(seconds, 1e-9):.1f} a second"
-    say(f"learned  {len(labels):,} photos of {len({*labels}):,} classes in {seconds:.1f} s ({rate})")
+    photos, classes = counted(len(labels), "photo", "photos"), counted(len({*labels}), "class", "classes")
+    say(f"learned  {photos} of {classes} in {seconds:.1f} s ({rate})")
     if new:
         say(f"    new  {', '.join(new)}")
     say(f"  model  {model}: {describe_size(clf)}")
@@ -122,7 +123,7 @@ def forget_command(model: _Model, folder: _Folder) -> None:
     clf.save(model)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         say(message, error=True)
-    say(f"forgot  {taken:,} photos\n model  {model}: {describe_size(clf)}")
+    say(f"forgot  {counted(taken, 'photo', 'photos')}\n model  {model}: {describe_size(clf)}")
 
 
 def _new(backbone: str, memory: int, size: int | None, capacity: int) -> CLDNetClassifier:

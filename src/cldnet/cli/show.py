@@ -20,12 +20,23 @@ SILENCE = 10.0
 #: Seconds that nobody need be told about.
 _PATIENCE = 2.0
 
-__all__ = ["SILENCE", "counting", "progress", "result_tables", "say"]
+__all__ = ["SILENCE", "counted", "counting", "progress", "result_tables", "say"]
 
 
 def say(text: str, *, error: bool = False) -> None:
     """Print a line as it is: no colours of numbers, no markup, no wrapping of paths."""
     Console(stderr=error).print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """A number with its word.
+
+    Examples
+    --------
+    >>> counted(1, "class", "classes"), counted(2000, "class", "classes")
+    ('1 class', '2,000 classes')
+    """
+    return f"{count:,} {one if count == 1 else many}"
 
 
 @contextmanager
