@@ -50,7 +50,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def answers(model: str, *asked: str) -> list[dict[str, Any]]:
     answer = run("predict", model, *asked, "--json", "--top", 4)
     assert answer.exit_code == 0, answer.output
-    found: list[dict[str, Any]] = json.loads(answer.output)
+    found: list[dict[str, Any]] = json.loads(answer.stdout)
     return found
 
 
@@ -108,7 +108,7 @@ def test_broken_photos_are_named_and_left_out(place: Path) -> None:
     assert "china/broken.jpg (not an image" in answer.output
     asked = run("predict", "model", "new/china/0.png", "january/china/broken.jpg", "no-such.jpg")
     assert asked.exit_code == 1
-    said = asked.output.splitlines()
+    said = asked.stdout.splitlines()
     assert said[0].startswith("new/china/0.png: china ")
     assert said[1].startswith("january/china/broken.jpg: cannot be read (not an image")
     assert said[2] == "no-such.jpg: cannot be read (No such file or directory)"
@@ -155,7 +155,7 @@ def test_inspect_tells_classes_counts_days_and_room(place: Path) -> None:
     shown = run("inspect", "model").output
     assert "2 classes, room for 3 more" in shown
     assert "backbone  efficientnet-lite (features=352, version=0, size=32" in shown
-    assert "sessions  1" in shown
+    assert "taught  1 time (" in shown
     row = next(line.split() for line in shown.splitlines() if line.strip().startswith("china"))
     assert row[1] == "6"
     assert row[2] == row[3] == CLDNetClassifier.load("model")._fitted().labels.days["china"][0]
@@ -166,16 +166,16 @@ def test_photos_that_look_like_nothing_known_are_unknown_if_asked_for(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("learn", "model", "january", *SMALL)
-    plain = run("predict", "model", "new").output.splitlines()
+    plain = run("predict", "model", "new").stdout.splitlines()
 
     def strange(self: CLDNetClassifier, x: Any) -> Any:
         return np.array([0.5, 0.009, 0.011, 0.0])
 
     monkeypatch.setattr(CLDNetClassifier, "known_probability", strange)
-    said = run("predict", "model", "new", "--reject").output.splitlines()
+    said = run("predict", "model", "new", "--reject").stdout.splitlines()
     assert [line.partition(": ")[2].startswith("unknown (nearest: ") for line in said] == [False, True, False, True]
     assert said[0] == plain[0]
-    entries = json.loads(run("predict", "model", "new", "--reject", "--json").output)
+    entries = json.loads(run("predict", "model", "new", "--reject", "--json").stdout)
     assert [(entry["label"], entry["known"]) for entry in entries][1:3] == [(None, 0.009), ("flower", 0.011)]
 
 

@@ -71,7 +71,7 @@ def inspect_command(
     say(
         f"  solver  {clf.solver}\nbackbone  {_backbone(clf)}\n  inputs  {shape}{' bytes' if held.inputs.pixels else ''}"
     )
-    say(f"sessions  {held.learner.tasks:,}")
+    say(f"  taught  {counted(held.learner.tasks, 'time', 'times')} (cldnet learn takes a folder 256 photos at a time)")
     kinds = ", ".join(
         f"{kind} {human_bytes(size)}" for kind, size in sorted(footprint.bytes.items(), key=lambda one: -one[1])
     )

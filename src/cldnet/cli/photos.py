@@ -100,8 +100,10 @@ def predict_command(
 
     clf, paths = loaded(model), find_photos(images)
     answers: list[dict[str, Any]] = []
-    for part in range(0, len(paths), _PORTION):
-        answers += _answers(clf, paths[part : part + _PORTION], top, reject)
+    with counting("looking at", "photos") as tell:
+        for part in range(0, len(paths), _PORTION):
+            answers += _answers(clf, paths[part : part + _PORTION], top, reject)
+            tell(len(answers), len(paths))
     if as_json:
         typer.echo(json.dumps(answers, indent=1, ensure_ascii=False))
     for answer in () if as_json else answers:
@@ -129,14 +131,13 @@ def forget_command(model: _Model, folder: _Folder) -> None:
 def _new(backbone: str, memory: int, size: int | None, capacity: int) -> CLDNetClassifier:
     from cldnet.classifier import CLDNetClassifier
     from cldnet.names import nearest_names
-    from cldnet.nets import ExpandedNet
+    from cldnet.nets import PRETRAINED, ExpandedNet
     from cldnet.nets.efficientnet import VERSIONS
     from cldnet.nets.expanded import features_within
 
-    names = {f"{ExpandedNet.kind}{version}": version for version in VERSIONS}
-    if backbone not in names:
-        raise ValueError(f"There is no backbone {backbone!r} for photos. {nearest_names(backbone, names)}")
-    version = names[backbone]
+    if backbone not in PRETRAINED:
+        raise ValueError(f"There is no backbone {backbone!r} for photos. {nearest_names(backbone, PRETRAINED)}")
+    version = PRETRAINED[backbone]["version"]
     side = VERSIONS[version][2] if size is None else size
     features = features_within(memory * 10**6)
     made = ExpandedNet((3, side, side), features, seed=0, version=version, size=side)

@@ -25,6 +25,7 @@ __all__ = [
     "CNN",
     "FEATURE_MAPS",
     "MLP",
+    "PRETRAINED",
     "ExpandedNet",
     "FeatureMap",
     "RandomFourier",
@@ -55,8 +56,10 @@ BACKBONES: Mapping[str, str] = {
 FEATURE_MAPS: Mapping[str, type[Any]] = {
     made.kind: made for made in (RandomReLU, RandomFourier, WhitenedPatches, ExpandedNet)
 }
-#: Names that stand for a kind of map with an option.
-_VERSIONS: Mapping[str, dict[str, Any]] = {f"{ExpandedNet.kind}{version}": {"version": version} for version in VERSIONS}
+#: Names of maps over pretrained nets, with the option that each stands for.
+PRETRAINED: Mapping[str, dict[str, Any]] = {
+    f"{ExpandedNet.kind}{version}": {"version": version} for version in VERSIONS
+}
 _NOT_OPTIONS = {"self", "input_shape", "seed", "net", "generator"}
 
 
@@ -100,7 +103,7 @@ def build_backbone(
         return MLP(input_shape, generator=generator(seed), **options)
     if name == "cnn":
         return CNN(input_shape, generator=generator(seed), **options)
-    kind, version = (ExpandedNet.kind, _VERSIONS[name]) if name in _VERSIONS else (name, {})
+    kind, version = (ExpandedNet.kind, PRETRAINED[name]) if name in PRETRAINED else (name, {})
     if kind in FEATURE_MAPS:
         features: FeatureMap = FEATURE_MAPS[kind](input_shape, seed=seed, **version, **options)
         return features
@@ -115,11 +118,11 @@ def backbone_defaults(name: str) -> dict[str, Any]:
     >>> backbone_defaults("mlp")
     {'widths': (400, 400), 'bias': True}
     """
-    made: Mapping[str, type[Any]] = {"mlp": MLP, "cnn": CNN, **FEATURE_MAPS, **dict.fromkeys(_VERSIONS, ExpandedNet)}
+    made: Mapping[str, type[Any]] = {"mlp": MLP, "cnn": CNN, **FEATURE_MAPS, **dict.fromkeys(PRETRAINED, ExpandedNet)}
     if name not in made:
         raise ValueError(f"There is no backbone {name!r}. {nearest_names(name, BACKBONES)}")
     parameters = signature(made[name].__init__).parameters.values()
-    fixed = {*_NOT_OPTIONS, *_VERSIONS.get(name, {})}
+    fixed = {*_NOT_OPTIONS, *PRETRAINED.get(name, {})}
     return {each.name: each.default for each in parameters if each.name not in fixed}
 
 

@@ -1,18 +1,17 @@
-"""Photos for one call: decoded into memory, and nowhere else. Who learns from photos may not be allowed to keep them."""
+"""Photos for one call, decoded into memory: who learns from photos may not be allowed to keep them anywhere."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cldnet.data.images.build import Progress
 from cldnet.data.images.decode import BadImage, pillow
 from cldnet.data.images.scan import SUFFIXES
 from cldnet.data.images.workers import Target, decode_into, usable_cpus
@@ -39,17 +38,8 @@ class Photos:
     bad: tuple[BadImage, ...]
 
 
-def read_photos(
-    paths: Sequence[str | os.PathLike[str]],
-    size: int,
-    resize: int,
-    *,
-    workers: int | None = None,
-    on_progress: Progress | None = None,
-) -> Photos:
+def read_photos(paths: Sequence[str | os.PathLike[str]], size: int, resize: int) -> Photos:
     """Decode photos, each brought to one size (`cldnet.data.images.decode.decode`). What cannot be read is named, not raised.
-
-    Pixels pass through a file without a name, which is gone when this returns, whatever happens.
 
     Examples
     --------
@@ -60,20 +50,32 @@ def read_photos(
     pillow()
     names = [os.fspath(path) for path in paths]
     bad: dict[int, BadImage] = {}
-    with tempfile.NamedTemporaryFile(prefix="cldnet-") as file:
-        target = Target(file.name, size, resize)
-        file.truncate(len(names) * target.row_bytes)
-        with closing(decode_into(target, names, workers or usable_cpus())) as replies:
-            for done, (row, reply) in enumerate(replies, start=1):
+    with _scratch() as place:
+        target = Target(place, size, resize)
+        os.truncate(place, len(names) * target.row_bytes)
+        with closing(decode_into(target, names, usable_cpus())) as replies:
+            for row, reply in replies:
                 if isinstance(reply, OSError):
                     raise reply
                 if reply is not None:
                     bad[row] = reply
-                if on_progress is not None:
-                    on_progress(done, len(names))
-        rows = np.fromfile(file.name, np.uint8).reshape(len(names), 3, size, size)
+        rows = np.fromfile(place, np.uint8).reshape(len(names), 3, size, size)
     places = np.array([row for row in range(len(names)) if row not in bad], dtype=np.int64)
     return Photos(rows[places] if bad else rows, places, tuple(bad[row] for row in sorted(bad)))
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A file for the processes that decode: in memory alone where the system has that, so that not even a kill leaves it."""
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("cldnet")
+        try:
+            yield f"/proc/{os.getpid()}/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile(prefix="cldnet-") as file:
+        yield file.name
 
 
 def find_photos(paths: Sequence[Path]) -> list[Path]:
