@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cldnet import store
-from cldnet.nets import FeatureMap, build_map, is_described
+from cldnet.nets import FeatureMap, build_described, is_described
 from cldnet.nets.features import FEATURE_LIMIT
 from cldnet.plausible import check_numbers, check_tensors, whole
 from cldnet.version import __version__
@@ -70,7 +70,9 @@ def load_map(path: str | os.PathLike[str]) -> FeatureMap:
 
 def _read(tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> FeatureMap:
     with torch.device("meta"):  # sizes without memory: compared before room is made
-        features = build_map(manifest.get("map"))
+        features = build_described(manifest.get("map"))
+    if not isinstance(features, FeatureMap):
+        raise ValueError("it describes a net that learns, and not a feature map")
     check_tensors(tensors, features.state_dict())
     features.to_empty(device="cpu").load_state_dict(tensors)
     check_numbers(features.state_dict())

@@ -28,7 +28,7 @@ from cldnet.methods.cldnet import CLDNet
 from cldnet.methods.exact import Exact
 from cldnet.methods.learner import Learner, Setting, TaskData
 from cldnet.midway import MidwayFile
-from cldnet.nets import FeatureMap, is_described
+from cldnet.nets import Described, is_described
 from cldnet.statistics import Statistics, joined
 from cldnet.structure import SOLVERS, Structure, check_room
 
@@ -74,8 +74,8 @@ class Model:
             backbone = copy.deepcopy(backbone)
         # The exact solver's sums are float64 whatever is asked for; so are its scores.
         dtype = torch.float64 if structure.solver == "exact" else resolve_dtype(structure.dtype)
-        if isinstance(backbone, FeatureMap) and is_described(backbone) and backbone.input_shape != shape:
-            raise ValueError(f"The feature map takes inputs of shape {backbone.input_shape}, and X has {shape}.")
+        if isinstance(backbone, Described) and is_described(backbone) and backbone.input_shape != shape:
+            raise ValueError(f"The backbone takes inputs of shape {backbone.input_shape}, and X has {shape}.")
         check_room(structure.capacity, structure.class_bytes)
         try:
             learner = build_learner(

@@ -19,7 +19,7 @@ from cldnet.footprint import Sizes
 from cldnet.labels import LabelTable
 from cldnet.methods.learner import Learner, Setting
 from cldnet.model import Model
-from cldnet.nets import FeatureMap, build_map, is_described
+from cldnet.nets import Described, FeatureMap, build_described, is_described
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
 from cldnet.structure import SOLVERS, Settings, Structure, solver_options
 from cldnet.version import __version__
@@ -37,7 +37,7 @@ def _manifest(model: Model, parameters: Mapping[str, Any]) -> dict[str, Any]:
     mark, backbone = None, model.structure.backbone
     built = {field.name: getattr(model.structure, field.name) for field in fields(Structure)}
     parameters = {**parameters, **built, "random_state": model.seed}
-    if isinstance(backbone, FeatureMap) and is_described(backbone):
+    if isinstance(backbone, Described) and is_described(backbone):
         parameters["backbone"] = backbone.describe()
     elif isinstance(backbone, nn.Module):
         assert model.learner.backbone is not None
@@ -169,7 +169,7 @@ def read_backbone(saved: Any, tensors: Mapping[str, Tensor]) -> str | nn.Module:
     ValueError: 'features.weight' is missing, where a model as it is described has (100000000, 3)
     """
     made = _on_paper(saved, tensors)
-    return made if isinstance(made, str) else build_map(saved)
+    return made if isinstance(made, str) else build_described(saved)
 
 
 def _on_paper(saved: Any, tensors: Mapping[str, Tensor]) -> str | nn.Module:
@@ -177,6 +177,6 @@ def _on_paper(saved: Any, tensors: Mapping[str, Tensor]) -> str | nn.Module:
     if not isinstance(saved, Mapping):
         return str(saved)
     with torch.device("meta"):
-        made = build_map(saved)
-    plausible.check_shapes(tensors, made, "features.")
+        made = build_described(saved)
+    plausible.check_shapes(tensors, made, "features." if isinstance(made, FeatureMap) else "net.")
     return made

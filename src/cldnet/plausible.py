@@ -18,7 +18,7 @@ from cldnet.methods import backbone_name
 from cldnet.methods.learner import Learner, Setting
 from cldnet.methods.parts.moments import moments_for
 from cldnet.methods.parts.sums import upgraded
-from cldnet.nets import FeatureMap, build_backbone, is_described, out_features
+from cldnet.nets import FeatureMap, FrozenNet, build_backbone, is_described, out_features
 from cldnet.nets.features import RandomReLU
 from cldnet.nets.fingerprint import WrongModule
 from cldnet.nets.scale import InputScale
@@ -210,10 +210,12 @@ def check_sizes(
         check_shapes(tensors, net, "features.")
         _compare_sums(tensors, net.out_features, setting.capacity, gram)
         return
-    check_shapes(tensors, scale, "scale.")
-    if not by_name:
+    frozen = isinstance(net, FrozenNet)
+    if not frozen:  # which scales its inputs itself
+        check_shapes(tensors, scale, "scale.")
+    if not (by_name or frozen):
         _check_bearable(net, shape)
-    width = _last_width(net) if by_name else out_features(net, shape)
+    width = int(net.out_features) if frozen else _last_width(net) if by_name else out_features(net, shape)  # type: ignore[arg-type]
     if method == "exact":
         with torch.device("meta"):
             expanded = RandomReLU((width,), seed=0, net=net if by_name else None)
@@ -221,7 +223,7 @@ def check_sizes(
         _compare_sums(tensors, expanded.out_features, setting.capacity, gram)
         return
     due: dict[str, tuple[int, ...]] = {"embedding.weight": (embed_dim, width)}
-    if by_name:
+    if by_name or frozen:
         check_shapes(tensors, net, "net.")
         widths = [layer.weight[0].numel() + (layer.bias is not None) for layer in _layers(net)]
         due |= {f"projection.layers.{i}.P": (1, side, side) for i, side in enumerate([*widths, width + 1])}
@@ -279,7 +281,8 @@ def _compare_sums(tensors: Mapping[str, Tensor], width: int, capacity: int, gram
 
 
 def _layers(net: nn.Module) -> list[Projectable]:
-    return [module for module in net.modules() if isinstance(module, Projectable)]
+    # What is frozen for good has buffers in the place of parameters.
+    return [module for module in net.modules() if isinstance(module, Projectable) and "weight" in module._parameters]
 
 
 def _last_width(net: nn.Module) -> int:

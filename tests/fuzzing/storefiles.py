@@ -22,7 +22,7 @@ import cldnet.store as store
 from cldnet import CLDNetClassifier, load_map, merge, save_map
 from cldnet.fit import Midway
 from cldnet.midway import MidwayFile
-from cldnet.nets import FeatureMap, RandomFourier, RandomReLU, WhitenedPatches, build_map
+from cldnet.nets import FeatureMap, RandomFourier, RandomReLU, WhitenedPatches, build_described
 from cldnet.statistics import Statistics
 from fuzzing.guard import ViolationError, Watch, refusal, watched
 from fuzzing.mutations import VALUES, foreign, misplace, nested, spoil
@@ -464,7 +464,7 @@ def _name_map_anew(
 ) -> None:
     """Give a map of other numbers, but of the same make, the id that goes with them; now and then its old one stays."""
     if manifest.get("kind") == "feature map" and manifest.get("map") == before["map"] and draw.random() < 0.7:
-        features = build_map(before["map"])
+        features = build_described(before["map"])
         with suppress(RuntimeError):  # tensors of other names and shapes
             features.load_state_dict(tensors)
             manifest["map_id"] = features.map_id

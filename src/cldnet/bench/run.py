@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from cldnet.bench.machine import machine_text, peak_rss, reset_peak_rss, versions
 from cldnet.bench.recording import USUAL, Record, Recording
 from cldnet.data.augment import Augment
+from cldnet.data.features import default_features, remembering
 from cldnet.data.normalise import CONSTANTS, FIRST_TASK, constants
 from cldnet.data.outside import Outside, check_outside, read_outside
 from cldnet.data.stream import Stream
@@ -97,7 +99,7 @@ class RunSpec:
         """
         build_config(self.method, config_from_json(dict(self.options)))
         default = read_method(self.method).default_backbone
-        chosen = default if self.backbone == "auto" else self.backbone
+        chosen = default if self.backbone == "auto" else backbone_name(self.method, self.backbone, ())
         names = {"auto": ("mlp", "cnn"), "none": ()}.get(chosen, (chosen,))
         known = {option for name in names for option in backbone_defaults(name)}
         for option in self.backbone_options:
@@ -200,22 +202,15 @@ def _run(
     learner = _learner(spec, stream)
     if outside is not None:
         learner.take_outside(outside.x)
+    # Images that are varied anew each time would fill the disk, and never be seen again.
+    remembered = nullcontext() if augment is not None else remembering(learner, default_features())
     epochs, batch_size = (spec.epochs, spec.batch_size) if stream.online is None else (1, stream.online)
-    recording = Recording(learner, stream, record)
-    for number, task in enumerate(stream):
-
-        def on_step(progress: Progress, number: int = number) -> None:
-            on_progress((number + progress.step / progress.steps) / len(stream))
-
-        train = task.train
-        watch = _Timed(recording.before(train, epochs))
-        how: Any = {"epochs": epochs, "batch_size": batch_size, "augment": augment}
-        report = fit_task(learner, train, on_step=on_step, on_epoch=watch, **how)
-        recording.after(report, watch.seconds)
-        on_progress((number + 1) / len(stream))
-    most_held = peak_rss()  # diagnostics of the whole run follow, which are not the method's
+    how: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment}
+    with remembered as cache:
+        recording = _learned(learner, stream, how, on_progress, record)
+        most_held = peak_rss()  # diagnostics of the whole run follow, which are not the method's
+        recorded = recording.of_run()
     backbone = backbone_name(spec.method, spec.backbone, stream.input_shape)
-    recorded = recording.of_run()
     seconds = recorded["seconds"]
     return {
         "schema": RESULT_SCHEMA,
@@ -241,6 +236,7 @@ def _run(
             "method": config_to_json(learner.config),
         },
         **recorded,
+        **({} if cache is None else {"features": cache.to_json()}),
         # What was done beside learning and evaluating is not the method's time.
         "seconds": {**seconds, "total": time.perf_counter() - begun - sum(seconds["diagnose"])},
         "peak_rss": most_held,
@@ -248,6 +244,24 @@ def _run(
         "versions": versions(),
         "machine": machine_text(),
     }
+
+
+def _learned(
+    learner: Learner, stream: Stream, how: Mapping[str, Any], on_progress: Callable[[float], None], record: Record
+) -> Recording:
+    """Teach a learner task by task, and write down what is seen."""
+    recording = Recording(learner, stream, record)
+    for number, task in enumerate(stream):
+
+        def on_step(progress: Progress, number: int = number) -> None:
+            on_progress((number + progress.step / progress.steps) / len(stream))
+
+        train = task.train
+        watch = _Timed(recording.before(train, how["epochs"]))
+        report = fit_task(learner, train, on_step=on_step, on_epoch=watch, **how)
+        recording.after(report, watch.seconds)
+        on_progress((number + 1) / len(stream))
+    return recording
 
 
 def _learner(spec: RunSpec, stream: Stream) -> Learner:

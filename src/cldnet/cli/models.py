@@ -122,9 +122,9 @@ def describe_size(clf: CLDNetClassifier) -> str:
 
 def _backbone(clf: CLDNetClassifier) -> str:
     """A backbone's name, or what it was made with."""
-    from cldnet.nets import FeatureMap, is_described
+    from cldnet.nets import Described, is_described
 
-    if isinstance(clf.backbone, FeatureMap) and is_described(clf.backbone):
+    if isinstance(clf.backbone, Described) and is_described(clf.backbone):
         said = clf.backbone.describe()
         return f"{said['kind']} ({', '.join(f'{name}={value}' for name, value in said['options'].items())})"
     return clf.backbone if isinstance(clf.backbone, str) else type(clf.backbone).__name__

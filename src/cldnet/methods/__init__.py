@@ -117,10 +117,15 @@ def backbone_name(method: str, backbone: str, input_shape: tuple[int, ...]) -> s
     --------
     >>> backbone_name("exact", "auto", (8, 8)), backbone_name("owm", "auto", (8, 8)), backbone_name("owm", "cnn", (8, 8))
     ('random-relu', 'mlp', 'cnn')
+    >>> backbone_name("owm", "efficientnet-lite0", (3, 8, 8))
+    'frozen-efficientnet-lite0'
     """
-    from cldnet.nets import auto_backbone  # noqa: PLC0415  (listing the methods should not import torch)
+    from cldnet.nets import FROZEN, auto_backbone  # noqa: PLC0415  (listing the methods should not import torch)
 
-    chosen = read_method(method).default_backbone if backbone == "auto" else backbone
+    made = read_method(method)
+    chosen = made.default_backbone if backbone == "auto" else backbone
+    if not made.takes_maps and f"frozen-{chosen}" in FROZEN:
+        return f"frozen-{chosen}"
     return auto_backbone(input_shape) if chosen == "auto" else chosen
 
 
@@ -172,7 +177,8 @@ def build_learner(
     >>> type(learner).__name__, learner.config.lr
     ('Finetune', 0.1)
     """
-    from cldnet.nets import FeatureMap, build_backbone  # noqa: PLC0415
+    from cldnet.nets import FeatureMap, FrozenNet, build_backbone  # noqa: PLC0415
+    from cldnet.nets.scale import AsTheyAre  # noqa: PLC0415
 
     method: Any = read_method(name)
     config = build_config(name, options)
@@ -186,5 +192,12 @@ def build_learner(
             f"Method {name!r} trains its backbone, and a {net.kind} map is fixed: use method 'exact' over it, or another "
             "backbone, as 'mlp' or 'cnn'."
         )
+    if isinstance(net, FrozenNet) and method.takes_maps:
+        raise ValueError(
+            f"Method {name!r} works over a fixed feature map, and a frozen net has none: use the backbone 'expanded' (class "
+            "Expanded) instead of 'frozen' (FrozenNet)."
+        )
     learner: Learner = method(net, setting, config)
+    if getattr(net, "takes_pixels", False):
+        learner.scale = AsTheyAre()
     return learner

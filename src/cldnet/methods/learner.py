@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cldnet.device import generator
 from cldnet.methods.batch import Batch, TaskData
 from cldnet.methods.ranges import Range
+from cldnet.nets.frozen import FrozenNet
 from cldnet.nets.scale import AsTheyAre, InputScale
 
 __all__ = ["Batch", "Learner", "Represents", "Setting", "TaskData", "Traits"]
@@ -200,6 +201,9 @@ class Learner(nn.Module, ABC):
     def begin_task(self, task: TaskData) -> None:
         """Prepare for a task. The first one fixes the scaling of inputs, unless the setting did."""
         self.check_outside()
+        for part in self.modules():
+            if isinstance(part, FrozenNet):
+                part.load_published()
         if not self.scale.fitted:
             self.scale.fit(task.x, task.weight)
         self.counters[1] = max(self.seen, int(task.y.max()) + 1)

