@@ -49,6 +49,10 @@ class Labelled:
     gaps: tuple[str, ...]
     bad: list[BadImage] = field(default_factory=list)
 
+    def seen_from_folder(self, path: Path) -> str:
+        """The path of one of the photos relative to the folder: their names may begin in a folder inside of it."""
+        return path.relative_to(self.folder.expanduser()).as_posix()
+
 
 class Portion(NamedTuple):
     """Pixels of photos that could be read, the photos that they are, and their labels."""
