@@ -13,15 +13,14 @@ from benchmarks.speed.result import Result
 from benchmarks.speed.run import PARTS
 from benchmarks.speed.tabulate import curves_table, findings_table, limits_table, not_run_table, targets_table
 
+from cldnet.bench.report.plain import plain_page
 from cldnet.bench.report.scene import Plot
-from cldnet.bench.report.style import page_style
 from cldnet.bench.report.svg import drawing, key_mark, svg_file, text
 from cldnet.bench.report.tables import link
 from cldnet.bench.wording import duration
 from cldnet.store import write_atomically
 
 _WIDTH = 1080  # of panels beside each other, less what is between them
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _STYLE = """.missed { color: var(--s1); font-weight: 700; } .met { color: var(--s2); } .facts { margin-top: 1.25rem; }
 section > :is(.scroll, details) { margin-top: 1.25rem; } .notices { list-style: disc; } .sorted tbody th { line-height: 1.35; }
 """
@@ -53,13 +52,7 @@ def render(result: Result, drawn: dict[str, list[Plot]], way: str) -> str:
     ]
     title = "How fast CLDNet is"
     body = "\n".join((_head(result, title, way), *filter(None, sections)))
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>\n{page_style()}{_STYLE}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        "</body>\n</html>\n"
-    )
+    return plain_page(title, body, _STYLE)
 
 
 def _plots(result: Result, part: str) -> Iterator[Plot]:

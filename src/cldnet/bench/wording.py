@@ -7,6 +7,7 @@ __all__ = [
     "NOT_RUN",
     "OUTSIDE_MARK",
     "clip",
+    "counted",
     "display_name",
     "duration",
     "human_bytes",
@@ -124,6 +125,17 @@ def yes_no(b: bool) -> str:
     ('yes', 'no')
     """
     return "yes" if b else "no"
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """A number with its word.
+
+    Examples
+    --------
+    >>> counted(1, "class", "classes"), counted(2000, "class", "classes")
+    ('1 class', '2,000 classes')
+    """
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def clip(text: str, limit: int = 32) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, models, photos, results, runs, tune
+from cldnet.cli import bench, datasets, evaluate, models, photos, results, runs, tune
 from cldnet.version import __version__
 
 __all__ = ["app", "main"]
@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 app.command("learn")(photos.learn_command)
 app.command("predict")(photos.predict_command)
+app.command("eval")(evaluate.eval_command)
 app.command("inspect")(models.inspect_command)
 app.command("forget")(photos.forget_command)
 app.command("merge")(models.merge_command)

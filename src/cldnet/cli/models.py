@@ -42,12 +42,11 @@ def audit_command(
 ) -> None:
     """Check what a model promises: constant size, nothing kept that is like a training row. Exits with 1 if that is broken."""
     from cldnet.bench.report import write_audit
-    from cldnet.bench.report.audit import make_folder
+    from cldnet.bench.report.plain import folder_for
 
     clf, folder = loaded(model), out or model.with_name(f"{model.stem}-audit")
     x = None if data is None else _training_rows(data, where)
-    make_folder(folder)  # before a long comparison
-    with counting("comparing", "rows") as tell:
+    with folder_for(folder, "an audit"), counting("comparing", "rows") as tell:
         audit = clf.audit(x, rows=rows or None, on_progress=tell)
     page, figures = write_audit(audit, folder, model.name)
     say(str(audit))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
@@ -13,22 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cldnet.cli.folders import PORTION, photos_to_learn, portions, sides
 from cldnet.cli.models import describe_size, loaded
 from cldnet.cli.show import counted, counting, say
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from cldnet.classifier import CLDNetClassifier
-    from cldnet.data.images.decode import BadImage
 
 __all__ = ["forget_command", "learn_command", "predict_command"]
 
-#: Photos that are decoded and learned at once: what is in memory does not grow with a folder.
-_PORTION = 256
-#: Bad photos that are named; the others are counted.
-_NAMED = 10
 #: Share of photos of known classes that `--reject` turns away.
 _REJECTED = 0.01
 
@@ -71,7 +64,7 @@ def learn_command(
     labels: list[str] = []
     # Portions are one session; to the exact solver they are the same without, and need not all be held until its end.
     with nullcontext() if clf.solver == "exact" else clf.session():
-        for x, y in _portions(clf, folder, "learning"):
+        for x, _, y in portions(clf, photos_to_learn(folder), "learning"):
             clf.partial_fit(x, y)
             labels += y.tolist()
     seconds = time.perf_counter() - begun
@@ -101,8 +94,8 @@ def predict_command(
     clf, paths = loaded(model), find_photos(images)
     answers: list[dict[str, Any]] = []
     with counting("looking at", "photos") as tell:
-        for part in range(0, len(paths), _PORTION):
-            answers += _answers(clf, paths[part : part + _PORTION], top, reject)
+        for part in range(0, len(paths), PORTION):
+            answers += _answers(clf, paths[part : part + PORTION], top, reject)
             tell(len(answers), len(paths))
     if as_json:
         typer.echo(json.dumps(answers, indent=1, ensure_ascii=False))
@@ -119,7 +112,7 @@ def forget_command(model: _Model, folder: _Folder) -> None:
     taken = 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for x, y in _portions(clf, folder, "forgetting"):
+        for x, _, y in portions(clf, photos_to_learn(folder), "forgetting"):
             clf.forget(x, y)
             taken += len(y)
     clf.save(model)
@@ -144,51 +137,10 @@ def _new(backbone: str, memory: int, size: int | None, capacity: int) -> CLDNetC
     return CLDNetClassifier(backbone=made, capacity=capacity, random_state=0)
 
 
-def _sides(clf: CLDNetClassifier) -> tuple[int, int]:
-    """The side of the photos that a model takes, and that of what they are cut out of."""
-    shape: tuple[int, ...] = getattr(clf.backbone, "input_shape", ()) if clf._model is None else clf._model.inputs.shape
-    if len(shape) != 3 or shape[0] != 3 or shape[1] != shape[2]:
-        raise ValueError(f"This model takes inputs of shape {tuple(shape)}, not photos: expected (3, side, side).")
-    return int(shape[1]), round(int(shape[1]) * 8 / 7)  # as ImageNet's nets are tested: 224 out of 256
-
-
-def _portions(clf: CLDNetClassifier, folder: Path, doing: str) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.str_]]]:
-    """Photos of a folder with their labels, some hundred at a time; says afterwards which could not be read."""
-    import numpy as np
-
-    from cldnet.data.images.photos import read_photos
-    from cldnet.data.images.tree import list_photos
-
-    tree, sides = list_photos(folder.expanduser()), _sides(clf)
-    photos = [photo for photo in tree.photos if not photo.test]
-    if len(photos) < len(tree.photos):
-        say(f"The {len(tree.photos) - len(photos):,} photos of the test part are left out.", error=True)
-    bad: list[BadImage] = []
-    with counting(doing, "photos") as tell:
-        for first in range(0, len(photos), _PORTION):
-            part = photos[first : first + _PORTION]
-            read = read_photos([tree.folder / photo.name for photo in part], *sides)
-            bad += read.bad
-            if len(read.places):
-                yield read.x, np.array([part[place].label for place in read.places])
-            tell(first + len(part), len(photos))
-    if len(bad) == len(photos):
-        raise ValueError(f"None of the {len(photos):,} photos under {str(folder)!r} can be read: {_named(bad)}.")
-    if bad:
-        say(f"{len(bad):,} of {len(photos):,} photos cannot be read and were left out: {_named(bad)}.", error=True)
-    for gap in tree.gaps:
-        say(f"In {str(folder)!r}, {gap}.", error=True)
-
-
-def _named(bad: Sequence[BadImage]) -> str:
-    named = ", ".join(f"{each.path} ({each.reason})" for each in bad[:_NAMED])
-    return named + (f", and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else "")
-
-
 def _answers(clf: CLDNetClassifier, paths: Sequence[Path], top: int, reject: bool) -> list[dict[str, Any]]:
     from cldnet.data.images.photos import read_photos
 
-    read = read_photos(paths, *_sides(clf))
+    read = read_photos(paths, *sides(clf))
     answers: dict[int, dict[str, Any]] = {}
     if len(read.places):
         known = clf.known_probability(read.x) if reject else None

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cldnet.bench.wording import counted
+
 if TYPE_CHECKING:
     from cldnet.bench.summary import Summary
 
@@ -26,17 +28,6 @@ __all__ = ["SILENCE", "counted", "counting", "progress", "result_tables", "say"]
 def say(text: str, *, error: bool = False) -> None:
     """Print a line as it is: no colours of numbers, no markup, no wrapping of paths."""
     Console(stderr=error).print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def counted(count: int, one: str, many: str) -> str:
-    """A number with its word.
-
-    Examples
-    --------
-    >>> counted(1, "class", "classes"), counted(2000, "class", "classes")
-    ('1 class', '2,000 classes')
-    """
-    return f"{count:,} {one if count == 1 else many}"
 
 
 @contextmanager
