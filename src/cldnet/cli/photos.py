@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cldnet.cli.models import describe_size, loaded
-from cldnet.cli.show import counted, counting, say
+from cldnet.cli.show import counted, counting, pace, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,9 +78,8 @@ def learn_command(
     clf._fitted().labels.note_day(labels, date.today().isoformat())
     clf.save(model)
     new = sorted({*labels} - before)
-    rate = f"{len(labels) / max(seconds, 1e-9):.1f} a second"
     photos, classes = counted(len(labels), "photo", "photos"), counted(len({*labels}), "class", "classes")
-    say(f"learned  {photos} of {classes} in {seconds:.1f} s ({rate})")
+    say(f"learned  {photos} of {classes} in {seconds:.1f} s ({pace(len(labels), seconds, 'photos')})")
     if new:
         say(f"    new  {', '.join(new)}")
     say(f"  model  {model}: {describe_size(clf)}")
@@ -101,6 +100,7 @@ def predict_command(
     clf, paths = loaded(model), find_photos(images)
     answers: list[dict[str, Any]] = []
     with counting("looking at", "photos") as tell:
+        tell(0, len(paths))
         for part in range(0, len(paths), _PORTION):
             answers += _answers(clf, paths[part : part + _PORTION], top, reject)
             tell(len(answers), len(paths))
@@ -165,6 +165,7 @@ def _portions(clf: CLDNetClassifier, folder: Path, doing: str) -> Iterator[tuple
         say(f"The {len(tree.photos) - len(photos):,} photos of the test part are left out.", error=True)
     bad: list[BadImage] = []
     with counting(doing, "photos") as tell:
+        tell(0, len(photos))
         for first in range(0, len(photos), _PORTION):
             part = photos[first : first + _PORTION]
             read = read_photos([tree.folder / photo.name for photo in part], *sides)

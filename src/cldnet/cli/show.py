@@ -20,7 +20,7 @@ SILENCE = 10.0
 #: Seconds that nobody need be told about.
 _PATIENCE = 2.0
 
-__all__ = ["SILENCE", "counted", "counting", "progress", "result_tables", "say"]
+__all__ = ["SILENCE", "counted", "counting", "pace", "progress", "result_tables", "say"]
 
 
 def say(text: str, *, error: bool = False) -> None:
@@ -39,33 +39,73 @@ def counted(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
+def pace(count: int, seconds: float, unit: str) -> str:
+    """How many in a second; nothing before there is anything to tell it by.
+
+    Examples
+    --------
+    >>> pace(236, 2.0, "photos"), pace(1, 4.0, "photos"), pace(3_000_000, 2.0, "bytes"), pace(0, 0.1, "photos")
+    ('118 photos/s', '0.25 photos/s', '1.5 MB/s', '')
+    """
+    from cldnet.bench.wording import human_bytes
+
+    if count <= 0 or seconds <= 0:
+        return ""
+    rate = count / seconds
+    return (
+        f"{human_bytes(rate)}/s"
+        if unit == "bytes"
+        else f"{rate:,.0f} {unit}/s"
+        if rate >= 10
+        else f"{rate:.2g} {unit}/s"
+    )
+
+
+class _Pace:
+    """How fast a count grows, from the first number told on: a download may begin in the middle of a file."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit, self.first, self.since = unit, -1, 0.0
+
+    def at(self, done: int) -> str:
+        """The pace now; a count that goes back is a new one, such as the next file's."""
+        now = time.monotonic()
+        if not 0 <= self.first <= done:
+            self.first, self.since = done, now
+        return pace(done - self.first, now - self.since, self.unit)
+
+
 @contextmanager
 def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show how far something is that counts its own steps: a bar on a terminal, a line at every quarter elsewhere."""
+    """Show how far something is that counts its own steps, and how fast: a bar on a terminal, a line a quarter elsewhere.
+
+    What is yielded is told the count and, if known, that of all: first where it begins, so that there is a pace to tell.
+    """
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console, speed = Console(stderr=True), _Pace(unit)
     if not console.is_terminal:
         told, begun_at = -1, time.monotonic()
 
         def tell(done: int, total: int | None) -> None:
             nonlocal told
-            quarter = 0 if not total else 4 * done // total
+            now, quarter = speed.at(done), 0 if not total else 4 * done // total
             if quarter > told and time.monotonic() - begun_at > _PATIENCE:
                 told = quarter
-                say(f"{label}: {done:,}{f' of {total:,}' if total else ''} {unit}", error=True)
+                say(f"{label}: {done:,}{f' of {total:,}' if total else ''} {unit}{now and f' ({now})'}", error=True)
 
         yield tell
         return
     count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), count, TimeRemainingColumn())
+    said, fast = (TextColumn(f"{{task.{what}}}", markup=False) for what in ("description", "fields[pace]"))
+    columns = (said, BarColumn(), count, fast, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         begun: list[Any] = []  # no bar for what is there at once
 
         def show(done: int, total: int | None) -> None:
             if not begun:
-                begun.append(bars.add_task(label, total=total))
-            bars.update(begun[0], completed=done, total=total)
+                begun.append(bars.add_task(label, total=total, pace=""))
+            bars.update(begun[0], completed=done, total=total, pace=speed.at(done))
 
         yield show
 
