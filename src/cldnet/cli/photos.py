@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cldnet.cli.models import describe_size, loaded
-from cldnet.cli.show import counted, counting, pace, say
+from cldnet.cli.show import counted, counting, json_text, pace, say, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,8 +80,8 @@ def learn_command(
     photos, classes = counted(len(labels), "photo", "photos"), counted(len({*labels}), "class", "classes")
     say(f"learned  {photos} of {classes} in {seconds:.1f} s ({pace(len(labels), seconds, 'photos')})")
     if new:
-        say(f"    new  {', '.join(new)}")
-    say(f"  model  {model}: {describe_size(clf)}")
+        say(f"    new  {', '.join(map(shown, new))}")
+    say(f"  model  {shown(model)}: {describe_size(clf)}")
 
 
 def predict_command(
@@ -105,10 +104,10 @@ def predict_command(
             answers += _answers(clf, paths[part : part + _PORTION], top, reject)
             tell(len(answers), len(paths))
     if as_json:
-        typer.echo(json.dumps(answers, indent=1, ensure_ascii=False))
+        typer.echo(json_text(answers))
     for answer in () if as_json else answers:
         said = f"cannot be read ({answer['error']})" if "error" in answer else _worded(answer)
-        say(f"{answer['photo']}: {said}")
+        say(f"{shown(answer['photo'])}: {said}")
     if any("error" in answer for answer in answers):
         raise typer.Exit(1)
 
@@ -125,7 +124,7 @@ def forget_command(model: _Model, folder: _Folder) -> None:
     clf.save(model)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         say(message, error=True)
-    say(f"forgot  {counted(taken, 'photo', 'photos')}\n model  {model}: {describe_size(clf)}")
+    say(f"forgot  {counted(taken, 'photo', 'photos')}\n model  {shown(model)}: {describe_size(clf)}")
 
 
 def _new(backbone: str, memory: int, size: int | None, capacity: int) -> CLDNetClassifier:
@@ -179,10 +178,13 @@ def _portions(clf: CLDNetClassifier, folder: Path, doing: str) -> Iterator[tuple
         say(f"{len(bad):,} of {len(photos):,} photos cannot be read and were left out: {_named(bad)}.", error=True)
     for gap in tree.gaps:
         say(f"In {str(folder)!r}, {gap}.", error=True)
+    if tree.ignored:
+        passed = counted(tree.ignored, "other file was", "other files were")
+        say(f"{passed} passed over: hidden, beside the folders, or not named like an image.", error=True)
 
 
 def _named(bad: Sequence[BadImage]) -> str:
-    named = ", ".join(f"{each.path} ({each.reason})" for each in bad[:_NAMED])
+    named = ", ".join(f"{shown(each.path)} ({each.reason})" for each in bad[:_NAMED])
     return named + (f", and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else "")
 
 
@@ -208,5 +210,5 @@ def _answers(clf: CLDNetClassifier, paths: Sequence[Path], top: int, reject: boo
 
 
 def _worded(answer: dict[str, Any]) -> str:
-    likely = ", ".join(f"{each['label']} {each['probability']:.1%}" for each in answer["top"])
+    likely = ", ".join(f"{shown(each['label'])} {each['probability']:.1%}" for each in answer["top"])
     return f"unknown (nearest: {likely})" if answer["label"] is None else likely

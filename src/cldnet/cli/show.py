@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,61 @@ SILENCE = 10.0
 #: Seconds that nobody need be told about.
 _PATIENCE = 2.0
 
-__all__ = ["SILENCE", "counted", "counting", "pace", "progress", "result_tables", "say"]
+__all__ = [
+    "SILENCE",
+    "counted",
+    "counting",
+    "json_text",
+    "pace",
+    "printable",
+    "progress",
+    "result_tables",
+    "say",
+    "shown",
+]
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Print a line as it is: no colours of numbers, no markup, no wrapping of paths."""
-    Console(stderr=error).print(text, highlight=False, markup=False, soft_wrap=True)
+    """Print a text as it is: no colours of numbers, no markup, no wrapping of paths; but nothing that moves a cursor."""
+    Console(stderr=error).print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def shown(name: object) -> str:
+    r"""A name, of a file or a class, for one line of a terminal: what cannot be printed is written as Python writes it.
+
+    Names come from strangers. One may hold what clears a screen, what looks like another answer on a line of its own, or
+    bytes that are no text.
+
+    Examples
+    --------
+    >>> print(shown("wren\n\x1b[2J.jpg"), shown(b"caf\xe9.jpg".decode(errors="surrogateescape")), shown("café.jpg"))
+    wren\n\x1b[2J.jpg caf\xe9.jpg café.jpg
+    """
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in str(name))
+
+
+def _escaped(letter: str) -> str:
+    byte = ord(letter) - 0xDC00  # as Python holds a byte of a name that is not UTF-8
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else repr(letter)[1:-1]
+
+
+def printable(text: str) -> str:
+    """A text of one or more lines, each as `shown` writes it."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
+def json_text(value: object) -> str:
+    r"""JSON for a program and for a terminal: letters as they are, and what cannot be printed escaped, so that it comes back.
+
+    Examples
+    --------
+    >>> print(json_text({"photo": "caf\xe9\x9b\udcff"}))
+    {
+     "photo": "café\u009b\udcff"
+    }
+    """
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    return "".join(letter if letter == "\n" or letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
 
 
 def counted(count: int, one: str, many: str) -> str:
@@ -52,13 +102,9 @@ def pace(count: int, seconds: float, unit: str) -> str:
     if count <= 0 or seconds <= 0:
         return ""
     rate = count / seconds
-    return (
-        f"{human_bytes(rate)}/s"
-        if unit == "bytes"
-        else f"{rate:,.0f} {unit}/s"
-        if rate >= 10
-        else f"{rate:.2g} {unit}/s"
-    )
+    if unit == "bytes":
+        return f"{human_bytes(rate)}/s"
+    return f"{f'{rate:,.0f}' if rate >= 10 else f'{rate:.2g}'} {unit}/s"
 
 
 class _Pace:
