@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from cldnet.cli import bench, datasets, evaluate, models, photos, results, runs, tune
+from cldnet.cli.show import printable
 from cldnet.version import __version__
 
 __all__ = ["app", "main"]
@@ -58,7 +59,8 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        said = printable(f"Error: {error}")
+        Console(stderr=True).print(said, style="red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2)
     except RuntimeError as error:
         if "allocate memory" not in str(error):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cldnet.cli.show import counting, say
+from cldnet.cli.show import counted, counting, say, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +39,8 @@ class Labelled:
     photos : tuple of Photo
     gaps : tuple of str
         What is missing in the folder, each in a few words.
+    ignored : int
+        Files that are no photos.
     bad : list of BadImage
         Those that could not be read, as far as `portions` has come.
     """
@@ -47,6 +49,7 @@ class Labelled:
     root: Path
     photos: tuple[Photo, ...]
     gaps: tuple[str, ...]
+    ignored: int
     bad: list[BadImage] = field(default_factory=list)
 
     def seen_from_folder(self, path: Path) -> str:
@@ -69,7 +72,7 @@ def photos_to_learn(folder: Path) -> Labelled:
     tree = list_photos(folder.expanduser())
     photos = tuple(photo for photo in tree.photos if not photo.test)
     _say_what_is_left_out(tree, photos, "test")
-    return Labelled(folder, tree.folder, photos, tree.gaps)
+    return Labelled(folder, tree.folder, photos, tree.gaps, tree.ignored)
 
 
 def photos_to_test(folder: Path) -> Labelled:
@@ -79,7 +82,7 @@ def photos_to_test(folder: Path) -> Labelled:
     tree = list_photos(folder.expanduser())
     photos = tuple(photo for photo in tree.photos if photo.test) or tree.photos
     _say_what_is_left_out(tree, photos, "training")
-    return Labelled(folder, tree.folder, photos, tree.gaps)
+    return Labelled(folder, tree.folder, photos, tree.gaps, tree.ignored)
 
 
 def _say_what_is_left_out(tree: Tree, photos: Sequence[Photo], part: str) -> None:
@@ -95,6 +98,7 @@ def portions(clf: CLDNetClassifier, chosen: Labelled, doing: str) -> Iterator[Po
 
     photos, bad, shape = chosen.photos, chosen.bad, sides(clf)
     with counting(doing, "photos") as tell:
+        tell(0, len(photos))
         for first in range(0, len(photos), PORTION):
             part = photos[first : first + PORTION]
             read = read_photos([chosen.root / photo.name for photo in part], *shape)
@@ -109,6 +113,9 @@ def portions(clf: CLDNetClassifier, chosen: Labelled, doing: str) -> Iterator[Po
         say(f"{len(bad):,} of {len(photos):,} photos cannot be read and were left out: {_named(bad)}.", error=True)
     for gap in chosen.gaps:
         say(f"In {str(chosen.folder)!r}, {gap}.", error=True)
+    if chosen.ignored:
+        passed = counted(chosen.ignored, "other file was", "other files were")
+        say(f"{passed} passed over: hidden, beside the folders, or not named like an image.", error=True)
 
 
 def sides(clf: CLDNetClassifier) -> tuple[int, int]:
@@ -120,5 +127,5 @@ def sides(clf: CLDNetClassifier) -> tuple[int, int]:
 
 
 def _named(bad: Sequence[BadImage]) -> str:
-    named = ", ".join(f"{each.path} ({each.reason})" for each in bad[:_NAMED])
+    named = ", ".join(f"{shown(each.path)} ({each.reason})" for each in bad[:_NAMED])
     return named + (f", and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cldnet.cli.show import counted, counting, say
+from cldnet.cli.show import counted, counting, say, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,7 +66,7 @@ def inspect_command(
     clf = loaded(model)
     held, footprint = clf._fitted(), clf.footprint()
     shape = " × ".join(map(str, held.inputs.shape))
-    say(f"   model  {model}: {describe_size(clf)}")
+    say(f"   model  {shown(model)}: {describe_size(clf)}")
     say(
         f"  solver  {clf.solver}\nbackbone  {_backbone(clf)}\n  inputs  {shape}{' bytes' if held.inputs.pixels else ''}"
     )
@@ -88,7 +88,7 @@ def _classes_table(labels: LabelTable) -> Table:
         table.add_column(heading, justify="right" if heading == "examples" else "left")
     for label, count in labels.counts.items():
         first, last = days.get(label, ("–", "–"))
-        table.add_row(escape(str(label)), "not known" if count is None else f"{count:,}", first, last)
+        table.add_row(escape(shown(label)), "not known" if count is None else f"{count:,}", first, last)
     return table
 
 
@@ -107,7 +107,7 @@ def merge_command(
         raise ValueError(f"{str(out)!r} is there already: name a file that is not, or remove it first.")
     clf = merge([loaded(path) for path in models])
     clf.save(out)
-    say(f"merged  {len(models)} models\n model  {out}: {describe_size(clf)}")
+    say(f"merged  {len(models)} models\n model  {shown(out)}: {describe_size(clf)}")
 
 
 def describe_size(clf: CLDNetClassifier) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import typer
 
 from cldnet.cli.folders import PORTION, photos_to_learn, portions, sides
 from cldnet.cli.models import describe_size, loaded
-from cldnet.cli.show import counted, counting, say
+from cldnet.cli.show import counted, counting, json_text, pace, say, shown
 
 if TYPE_CHECKING:
     from cldnet.classifier import CLDNetClassifier
@@ -71,12 +70,11 @@ def learn_command(
     clf._fitted().labels.note_day(labels, date.today().isoformat())
     clf.save(model)
     new = sorted({*labels} - before)
-    rate = f"{len(labels) / max(seconds, 1e-9):.1f} a second"
     photos, classes = counted(len(labels), "photo", "photos"), counted(len({*labels}), "class", "classes")
-    say(f"learned  {photos} of {classes} in {seconds:.1f} s ({rate})")
+    say(f"learned  {photos} of {classes} in {seconds:.1f} s ({pace(len(labels), seconds, 'photos')})")
     if new:
-        say(f"    new  {', '.join(new)}")
-    say(f"  model  {model}: {describe_size(clf)}")
+        say(f"    new  {', '.join(map(shown, new))}")
+    say(f"  model  {shown(model)}: {describe_size(clf)}")
 
 
 def predict_command(
@@ -94,14 +92,15 @@ def predict_command(
     clf, paths = loaded(model), find_photos(images)
     answers: list[dict[str, Any]] = []
     with counting("looking at", "photos") as tell:
+        tell(0, len(paths))
         for part in range(0, len(paths), PORTION):
             answers += _answers(clf, paths[part : part + PORTION], top, reject)
             tell(len(answers), len(paths))
     if as_json:
-        typer.echo(json.dumps(answers, indent=1, ensure_ascii=False))
+        typer.echo(json_text(answers))
     for answer in () if as_json else answers:
         said = f"cannot be read ({answer['error']})" if "error" in answer else _worded(answer)
-        say(f"{answer['photo']}: {said}")
+        say(f"{shown(answer['photo'])}: {said}")
     if any("error" in answer for answer in answers):
         raise typer.Exit(1)
 
@@ -118,7 +117,7 @@ def forget_command(model: _Model, folder: _Folder) -> None:
     clf.save(model)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         say(message, error=True)
-    say(f"forgot  {counted(taken, 'photo', 'photos')}\n model  {model}: {describe_size(clf)}")
+    say(f"forgot  {counted(taken, 'photo', 'photos')}\n model  {shown(model)}: {describe_size(clf)}")
 
 
 def _new(backbone: str, memory: int, size: int | None, capacity: int) -> CLDNetClassifier:
@@ -159,5 +158,5 @@ def _answers(clf: CLDNetClassifier, paths: Sequence[Path], top: int, reject: boo
 
 
 def _worded(answer: dict[str, Any]) -> str:
-    likely = ", ".join(f"{each['label']} {each['probability']:.1%}" for each in answer["top"])
+    likely = ", ".join(f"{shown(each['label'])} {each['probability']:.1%}" for each in answer["top"])
     return f"unknown (nearest: {likely})" if answer["label"] is None else likely

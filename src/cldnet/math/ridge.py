@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cldnet.math.few_rows import FEW, few_eigenvectors
 from cldnet.math.left_out import Choice
 from cldnet.math.penalty import candidates, least_alpha, search
 
@@ -43,9 +44,10 @@ def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, rows: float, alp
     scores rows get from a solution that was made without them. `cldnet.math.penalty` says which α is best.
 
     Its search visits some four to seven points of a grid. Up to ``EIGEN_FEATURES`` features one eigendecomposition serves
-    them all; above, each takes a factorisation in float32 whose solution is refined in float64: 4.4 s against 9.4 s with
-    3,000 features and 20 classes on one thread, and a fraction of the memory. Above ``EXACT_TRACE_FEATURES`` random
-    probes save it half of its work, and an α is judged only where the freedom is far above their noise.
+    them all, as it does where rows are few (`cldnet.math.few_rows`: 0.3 s against 7 s with 4,000 features and 300 rows).
+    Else each takes a factorisation in float32 whose solution is refined in float64: 4.4 s against 9.4 s with 3,000 features
+    and 20 classes on one thread, and a fraction of the memory. Above ``EXACT_TRACE_FEATURES`` random probes save it half
+    of its work, and an α is judged only where the freedom is far above their noise.
 
     While there are no more rows than features it has no information (errors in sample and freedom can both reach 0), so
     α is kept at or above a thousandth of the mean diagonal there.
@@ -76,14 +78,25 @@ def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, rows: float, alp
     if alpha is not None:
         return _by_factor(sums, max(alpha, least_alpha(gram.diagonal().sum(), m)))
     grid = candidates(gram.diagonal().mean(), least=GUARD if rows <= m else 0.0)
-    if m > EIGEN_FEATURES:
-        probed = m > EXACT_TRACE_FEATURES
-        least = m * (LEAST_PROBED if probed else LEAST_FREEDOM)
-        return search(grid, lambda penalty: _by_factor(sums, penalty), *sums[1:], least=least, fine=not probed)
-    eigenvalues, vectors = torch.linalg.eigh(gram)
-    rotated = sums._replace(moments=vectors.mT @ moments)  # what is judged does not depend on the axes
-    best = search(grid, lambda penalty: _by_eigenvalues(eigenvalues.clamp_min(0), rotated, penalty), *rotated[1:])
-    return best._replace(solution=vectors @ best.solution)
+    if m <= EIGEN_FEATURES:
+        eigenvalues, vectors = torch.linalg.eigh(gram)
+        return _along(eigenvalues, vectors, sums, grid)
+    probed = m > EXACT_TRACE_FEATURES
+    least = m * (LEAST_PROBED if probed else LEAST_FREEDOM)
+    few = few_eigenvectors(gram, moments) if 0 < rows <= FEW * m else None
+    if few is not None:  # what factors would choose, so that one row more does not change what is judged
+        return _along(*few, sums, grid, least, fine=not probed)
+    return search(grid, lambda penalty: _by_factor(sums, penalty), *sums[1:], least=least, fine=not probed)
+
+
+def _along(
+    eigenvalues: Tensor, vectors: Tensor, sums: _Sums, grid: Tensor, least: float = 0.0, *, fine: bool = True
+) -> Choice:
+    """The best choice along eigenvectors that span all rows; ``least`` and ``fine`` are those of the search."""
+    rotated = sums._replace(moments=vectors.mT @ sums.moments)  # what is judged does not depend on the axes
+    positive = eigenvalues.clamp_min(0)
+    found = search(grid, lambda alpha: _by_eigenvalues(positive, rotated, alpha), *rotated[1:], least=least, fine=fine)
+    return found._replace(solution=vectors @ found.solution)
 
 
 def solve(gram: Tensor, moments: Tensor, alpha: float) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cldnet.data.images.decode import BadImage, pillow
-from cldnet.data.images.scan import SUFFIXES
+from cldnet.data.images.scan import SUFFIXES, scan_folder
 from cldnet.data.images.workers import Target, decode_into, usable_cpus
 
 __all__ = ["Photos", "find_photos", "read_photos"]
@@ -79,7 +79,7 @@ def _scratch() -> Iterator[str]:
 
 
 def find_photos(paths: Sequence[Path]) -> list[Path]:
-    """Files as they are named, and for every folder the images in it and in those within it, sorted.
+    """Files as they are named, and for every folder the images in it and in those within it, sorted; hidden ones are left out.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def find_photos(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and not each.is_dir())
+        inside = sorted(path / photo.name for photo in scan_folder(path, ".", "")[0])
         if not inside:
             raise ValueError(f"{str(path)!r} has no images (files named like {', '.join(sorted(SUFFIXES)[:4])}, …).")
         found += inside

@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-__all__ = ["SUFFIXES", "Found", "Photo", "look", "scan_classes", "subfolders"]
+__all__ = ["SUFFIXES", "Found", "Photo", "look", "scan_classes", "scan_folder", "subfolders"]
 
 #: Endings of the names of images, in small letters. What is in a file is found out when it is opened.
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -92,16 +92,13 @@ def subfolders(folder: Path) -> list[str]:
 
 
 def scan_classes(root: Path, place: str = "") -> Found:
-    """Find the photos in the class folders of ``root/place``; the folders' names are the labels.
-
-    A class's photos may lie in folders within its own. Each of these is entered once, so links in a circle do no harm.
-    """
+    """Find the photos in the class folders of ``root/place``; the folders' names are the labels."""
     folder, found = root / place, Found()
     classes = subfolders(folder)
     found.ignored = sum(1 for _ in os.scandir(folder)) - len(classes)
     for label in classes:
         inner = f"{place}/{label}" if place else label
-        photos, ignored = _scan_class(root, inner, label)
+        photos, ignored = scan_folder(root, inner, label)
         found.photos += photos
         found.ignored += ignored
         if not photos:
@@ -109,9 +106,23 @@ def scan_classes(root: Path, place: str = "") -> Found:
     return found
 
 
-def _scan_class(root: Path, place: str, label: str) -> tuple[list[Photo], int]:
+def scan_folder(root: Path, place: str, label: str) -> tuple[list[Photo], int]:
+    """Find the photos of ``root/place`` and of the folders within it, and count the files that are passed over.
+
+    Each folder is entered once, so links in a circle do no harm.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     for name in ("two.jpg", "notes.txt", ".one.jpg"):
+    ...         Path(place, name).touch()
+    ...     photos, passed_over = scan_folder(Path(place), ".", "cat")
+    >>> [photo.name for photo in photos], passed_over
+    (['./two.jpg'], 2)
+    """
     photos: list[Photo] = []
-    ignored, seen, waiting = 0, _above(root), [place]
+    ignored, seen, waiting = 0, _above(root) - {_identity(root / place)}, [place]
     while waiting:
         folder = waiting.pop()
         identity = _identity(root / folder)
