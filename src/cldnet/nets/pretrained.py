@@ -86,21 +86,29 @@ class Pretrained(nn.Module):
         count = len(images)
         if count < BLOCK:  # filled up, and cut off again
             images = torch.cat([images, images[-1:].expand(BLOCK - count, -1, -1, -1)])
-        pixels = self.preprocessed(images)
+        return self.embedded(self.preprocessed(images))[:count]
+
+    def embedded(self, pixels: Tensor) -> Tensor:
+        """Vectors of normalised images of the net's size, all at once."""
         vectors: Tensor = self.net(pixels)
-        if self.mirror:
-            vectors = (vectors + self.net(pixels.flip(3))) / 2
-        return vectors[:count]
+        return (vectors + self.net(pixels.flip(3))) / 2 if self.mirror else vectors
 
     def preprocessed(self, images: Tensor) -> Tensor:
         """Normalised images of the net's size: the shorter side is brought to it, and the middle is cut out."""
         pixels = images.to(self.pixel_mean.dtype).expand(-1, 3, -1, -1)
         height, width = pixels.shape[2:]
         if (height, width) != (self.size, self.size):
-            short = min(height, width)
-            sides = [max(self.size, round(side * self.size / short)) for side in (height, width)]
+            sides, (top, left) = self.cut(height, width)
             pixels = F.interpolate(pixels, sides, mode="bicubic", antialias=True).clamp_(0, 255)
-            top, left = ((side - self.size) // 2 for side in sides)
             pixels = pixels[:, :, top : top + self.size, left : left + self.size]
-        normalised = (pixels - self.pixel_mean) / self.pixel_spread
-        return normalised.contiguous(memory_format=torch.channels_last)
+        return self.normalised(pixels).contiguous(memory_format=torch.channels_last)
+
+    def cut(self, height: int, width: int) -> tuple[list[int], list[int]]:
+        """The sides that an image is brought to, and where what the net is given begins in it."""
+        short = min(height, width)
+        sides = [max(self.size, round(side * self.size / short)) for side in (height, width)]
+        return sides, [(side - self.size) // 2 for side in sides]
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Pixels from 0 to 255 as the net was trained on them."""
+        return (pixels - self.pixel_mean) / self.pixel_spread
