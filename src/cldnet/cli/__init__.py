@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, models, photos, results, runs, tune
+from cldnet.cli import bench, datasets, export, models, photos, results, runs, tune
 from cldnet.version import __version__
 
 __all__ = ["app", "main"]
@@ -31,6 +31,7 @@ app.command("predict")(photos.predict_command)
 app.command("inspect")(models.inspect_command)
 app.command("forget")(photos.forget_command)
 app.command("merge")(models.merge_command)
+app.command("export")(export.export_command)
 app.command()(runs.demo)
 app.command("run")(runs.run_command)
 app.command("bench")(bench.bench_command)
