@@ -79,7 +79,7 @@ def test_the_example_answers_as_predict_does_without_torch(place: Path, tmp_path
 
 def test_the_example_is_short() -> None:
     code = EXAMPLE.read_text().split('"""')[2].splitlines()
-    assert len([line for line in code if line.strip()]) <= 22  # five of them import something
+    assert len([line for line in code if line.strip()]) <= 20
     assert {line.split()[1].split(".")[0] for line in code if line.startswith(("import", "from"))} == {
         *("json", "sys", "numpy", "onnxruntime", "PIL")
     }

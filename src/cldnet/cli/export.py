@@ -39,12 +39,12 @@ def export_command(
         Format, typer.Option(help="onnx: for onnxruntime and others, without PyTorch. torch: for torch.export.load.")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where it goes. [the model's name with .onnx or .pt2]")
+        Path | None, typer.Option("--out", "-o", help="Where it goes. Without it: the model's name with .onnx or .pt2.")
     ] = None,
     check: Annotated[
         Path | None,
         typer.Option(
-            help=f"Folder of photos to compare it with the model on, {_MOST_CHECKED:,} at most. [drawn inputs]"
+            help=f"Folder of photos to compare it with the model on, {_MOST_CHECKED:,} at most. Without it: on drawn inputs."
         ),
     ] = None,
 ) -> None:
