@@ -43,7 +43,7 @@ lint: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,pretrained,tables,plots,tune,dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,pretrained,tables,plots,tune,onnx,dev]"
 	touch $@
 
 clean:

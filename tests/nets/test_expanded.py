@@ -118,9 +118,30 @@ def test_the_map_travels_by_itself(tmp_path: Path) -> None:
     assert again.map_id == made.map_id == ExpandedNet((48, 48), features=20, seed=3, size=40).load_published().map_id
 
 
-def test_a_map_without_weights_says_so() -> None:
+def test_the_last_digits_of_the_net_do_not_show_in_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine or runtime has others: rounding would make steps of some of them, and they would be seen."""
+    clf = classifier().fit(X, Y)
+    made, before = clf._fitted().exact.features, clf.predict_proba(X)
+    assert isinstance(made, ExpandedNet)
+    vectors = made.body.forward(torch.from_numpy(X).movedim(3, 1))
+    random = torch.Generator().manual_seed(0)
+    noisy = vectors * (1 + 1e-5 * torch.randn(vectors.shape, generator=random))
+    monkeypatch.setattr(made.body, "forward", lambda x: noisy)
+    assert 0 < np.abs(clf.predict_proba(X) - before).max() < 1e-4
+    assert not torch.equal(made.expansion(vectors), made.expansion(noisy))  # what is learned is rounded
+
+
+def test_what_is_learned_is_what_is_asked_about_rounded() -> None:
+    made, images = ExpandedNet((3, 48, 48), features=50, seed=0, size=48).load_published(), torch.from_numpy(X)
+    asked, learned = made.asked(images.movedim(3, 1)), made(images.movedim(3, 1))
+    assert float((asked - learned).abs().max()) < 0.55  # inputs of the features are rounded as well
+    assert not torch.equal(asked, learned.double())
+
+
+@pytest.mark.parametrize("call", ["forward", "asked"])
+def test_a_map_without_weights_says_so(call: str) -> None:
     with pytest.raises(ValueError, match="This map has no weights yet"):
-        ExpandedNet((8, 8), features=4, seed=0, size=32)(torch.zeros(1, 8, 8))
+        getattr(ExpandedNet((8, 8), features=4, seed=0, size=32), call)(torch.zeros(1, 8, 8))
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,12 @@ def test_features_are_whole_numbers_that_fit_eight_bits():
     assert float(h[:, :-1].std()) > 15  # about a fifth of the range: neither cut off nor lost in rounding
 
 
+def test_what_is_learned_is_what_is_asked_about_rounded():
+    features, images = fitted(), pictures(40, seed=3)
+    assert torch.equal(features.asked(images).round(), features(images))
+    assert not torch.equal(features.asked(images), features(images))
+
+
 def test_an_images_features_do_not_depend_on_the_images_beside_it_nor_on_threads():
     features, images = fitted(), pictures(50, seed=5)
     together = features(images)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, evaluate, models, photos, results, runs, tune
+from cldnet.cli import bench, datasets, evaluate, export, models, photos, results, runs, tune
 from cldnet.cli.show import printable
 from cldnet.version import __version__
 
@@ -33,6 +33,7 @@ app.command("eval")(evaluate.eval_command)
 app.command("inspect")(models.inspect_command)
 app.command("forget")(photos.forget_command)
 app.command("merge")(models.merge_command)
+app.command("export")(export.export_command)
 app.command()(runs.demo)
 app.command("run")(runs.run_command)
 app.command("bench")(bench.bench_command)

@@ -120,10 +120,12 @@ def portions(clf: CLDNetClassifier, chosen: Labelled, doing: str) -> Iterator[Po
 
 def sides(clf: CLDNetClassifier) -> tuple[int, int]:
     """The side of the photos that a model takes, and that of what they are cut out of."""
+    from cldnet.data.images.decode import cut_from
+
     shape: tuple[int, ...] = getattr(clf.backbone, "input_shape", ()) if clf._model is None else clf._model.inputs.shape
     if len(shape) != 3 or shape[0] != 3 or shape[1] != shape[2]:
         raise ValueError(f"This model takes inputs of shape {tuple(shape)}, not photos: expected (3, side, side).")
-    return int(shape[1]), round(int(shape[1]) * 8 / 7)  # as ImageNet's nets are tested: 224 out of 256
+    return int(shape[1]), cut_from(int(shape[1]))
 
 
 def _named(bad: Sequence[BadImage]) -> str:

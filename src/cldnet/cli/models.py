@@ -100,11 +100,11 @@ def merge_command(
 ) -> None:
     """Make the model of all data that several models have learned apart, exactly. They stay as they are."""
     from cldnet.classifier import merge
+    from cldnet.store.disk import check_new
 
     if len(models) < 2:
         raise ValueError("Give two models or more: one alone is what it is.")
-    if out.exists():
-        raise ValueError(f"{str(out)!r} is there already: name a file that is not, or remove it first.")
+    check_new(out)
     clf = merge([loaded(path) for path in models])
     clf.save(out)
     say(f"merged  {len(models)} models\n model  {shown(out)}: {describe_size(clf)}")

@@ -195,9 +195,10 @@ class Exact(MappedLearner):
     @property
     def choice(self) -> Choice:
         """α and the weights from features to the predicted vectors; solved when first needed, then kept."""
-        return self._solve().choice
+        return self.solve().choice
 
-    def _solve(self) -> _Solved:
+    def solve(self) -> _Solved:
+        """The weights, which class rows have examples, and what decides between those; solved when first needed, then kept."""
         solved = self._solved
         if solved is None:
             alpha = None if self.config.alpha == "gcv" else float(self.config.alpha)
@@ -217,14 +218,14 @@ class Exact(MappedLearner):
     @torch.no_grad()
     def vectors(self, x: Tensor) -> Tensor:
         """Predicted vectors of inputs, along the vectors of the classes seen: the ridge regression itself."""
-        return self._predicted(self.features(self.scale(x)))
+        return self._predicted(self.features.asked(self.scale(x)))
 
     def _predicted(self, h: Tensor) -> Tensor:
         return torch.mm(h.double(), self.choice.solution)  # the discriminant magnifies what float32 would round off
 
     def decide(self, vectors: Tensor) -> Tensor:
         """Scores that go with predicted vectors. A class without examples scores below all others."""
-        _, live, rule = self._solve()
+        _, live, rule = self.solve()
         known = rule.scores(vectors[:, live])
         lowest = known.amin(1, keepdim=True) - 1 if len(live) else known.new_zeros(len(known), 1)
         return lowest.expand(-1, self.seen).index_copy(1, live, known)

@@ -136,7 +136,7 @@ class MappedLearner(Learner, ABC):
 
     def score(self, x: Tensor) -> Tensor:
         """Scores of scaled inputs over the classes seen."""
-        return self.score_represented(self.features(x))
+        return self.score_represented(self.features.asked(x))
 
     def configure(self, options: Mapping[str, Any]) -> None:
         """Change settings between tasks; the sums stay, and what is solved from them may be another."""

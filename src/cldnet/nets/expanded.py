@@ -118,9 +118,17 @@ class Expanded(FeatureMap):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Map images to whole numbers from 0 to 127, as float32; each image by itself."""
+        return self.expansion(self._vectors(x))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def asked(self, x: Tensor) -> Tensor:
+        """Map images to the numbers that `forward` would round, in float64."""
+        return self.expansion.unrounded(self._vectors(x))
+
+    def _vectors(self, x: Tensor) -> Tensor:
         if not self.fitted:
             raise ValueError("This map has no weights yet: call its load_published, or load a model that has them.")
-        return self.expansion(self.body(x))  # type: ignore[no-any-return]
+        return self.body(x)  # type: ignore[no-any-return]
 
 
 class ExpandedNet(Expanded):

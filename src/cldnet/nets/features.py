@@ -21,14 +21,14 @@ from cldnet.device import generator
 from cldnet.nets.described import Described
 from cldnet.nets.scale import InputScale
 
-__all__ = ["FEATURE_LIMIT", "FeatureMap", "RandomProjection", "RandomReLU"]
+__all__ = ["FEATURE_LIMIT", "INPUT_LIMIT", "INPUT_STEPS", "FeatureMap", "RandomProjection", "RandomReLU", "squeezed"]
 
 #: Features are whole numbers of at most this size; 1,024 products of two of them still fit float32's 24 bits.
 FEATURE_LIMIT = 127
-#: Whole numbers that stand for one spread of an input, and for one standard deviation of a random weight.
+#: Whole numbers that stand for one spread of an input, for one standard deviation of a random weight, and the largest input.
 INPUT_STEPS = 32767 / 16  # so 16 bits cover 16 spreads
 WEIGHT_STEPS = FEATURE_LIMIT / 3  # ±3σ fill the 8 bits; the few weights beyond are clipped
-_INPUT_LIMIT = 32767
+INPUT_LIMIT = 32767
 _KNEE = 8.0  # beyond this many spreads inputs are squeezed by _SQUEEZE: classes yet to come may lie far from the first
 _SQUEEZE = 16.0
 _ACTIVATION_RANGE = 4.0  # root mean squares of the pre-activation that the 8 bits cover
@@ -62,6 +62,15 @@ class FeatureMap(Described, ABC):
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs ``(n, …)`` to features ``(n, out_features)``, each row by itself."""
+
+    def asked(self, x: Tensor) -> Tensor:
+        """Features of inputs that are asked about, not learned.
+
+        They need not be whole numbers. Behind float32 they are better not: its last digits differ from machine to machine, and
+        from torch to another runtime, and rounding would make steps of them that can be seen in an answer.
+        """
+        features: Tensor = self(x)
+        return features
 
     @property
     def map_id(self) -> str:
@@ -134,10 +143,7 @@ class RandomProjection(FeatureMap):
 
     def _round(self, x: Tensor) -> Tensor:
         """Scaled inputs as whole numbers, one row each, in float64."""
-        scaled: Tensor = self.scale(x)
-        core = scaled.clamp(-_KNEE, _KNEE)
-        squeezed = scaled.sub_(core).div_(_SQUEEZE).add_(core)
-        return squeezed.mul_(INPUT_STEPS).round_().clamp_(-_INPUT_LIMIT, _INPUT_LIMIT).flatten(1)
+        return squeezed(self.scale(x)).round_().clamp_(-INPUT_LIMIT, INPUT_LIMIT).flatten(1)
 
     def _project(self, x: Tensor) -> Tensor:
         """Products of the rounded inputs and all weights: whole numbers, exact in float64 however they are cut."""
@@ -220,11 +226,37 @@ class RandomReLU(RandomProjection):
         self.weight[turned] = -self.weight[turned]
 
     @torch.no_grad()
+    def asked(self, x: Tensor) -> Tensor:
+        """Features of inputs that are asked about: behind a net those of `unrounded`, else whole numbers."""
+        return self(x) if self.net is None else self.unrounded(self._embed(x))
+
+    def unrounded(self, x: Tensor) -> Tensor:
+        """Map inputs, or outputs of the net, to the numbers that `forward` would round, in float64."""
+        inputs = prod(self.input_shape)
+        weight = self.weight.double()
+        bias = weight[:, inputs:].sum(1) * round(INPUT_STEPS)
+        limited = squeezed(self.scale.scaled(x)).clamp(-INPUT_LIMIT, INPUT_LIMIT).flatten(1)
+        features = ((limited @ weight[:, :inputs].T + bias) * self.step).clamp(0, FEATURE_LIMIT)
+        return torch.cat([features, features.new_full((features.shape[0], 1), FEATURE_LIMIT)], dim=1)
+
+    @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs to whole numbers from 0 to 127, as float32."""
         activations = self._project(self._embed(x))
         features = activations.mul_(self.step).round_().clamp_(0, FEATURE_LIMIT).float()
         return torch.cat([features, features.new_full((len(x), 1), FEATURE_LIMIT)], dim=1)
+
+
+def squeezed(scaled: Tensor) -> Tensor:
+    """Scaled inputs, which are written over, in `INPUT_STEPS`; what lies far from the first task's is drawn nearer.
+
+    Examples
+    --------
+    >>> squeezed(torch.tensor([-1.0, 24.0])) / INPUT_STEPS
+    tensor([-1.,  9.])
+    """
+    core = scaled.clamp(-_KNEE, _KNEE)
+    return scaled.sub_(core).div_(_SQUEEZE).add_(core).mul_(INPUT_STEPS)
 
 
 def _random_weights(features: Any, inputs: int, source: torch.Generator) -> Tensor:

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from cldnet.device import generator
 from cldnet.nets.features import FEATURE_LIMIT, INPUT_STEPS, WEIGHT_STEPS, RandomProjection
 
-__all__ = ["RandomFourier"]
+__all__ = ["DIRECTIONS", "RandomFourier", "cosines"]
 
-_DIRECTIONS = 1 << 16
+#: Angles that are told from each other.
+DIRECTIONS = 1 << 16
 #: Bandwidths outside are no use, and angles of far inputs would run out of digits.
 _BANDWIDTHS = (1e-3, 1e6)
 
@@ -75,7 +76,7 @@ class RandomFourier(RandomProjection):
         super().__init__(input_shape, features, biased=False, source=source, net=net)
         self.seed = seed
         self.given_bandwidth = _checked(bandwidth)
-        phase = torch.randint(_DIRECTIONS, (features,), generator=source, dtype=torch.int32)
+        phase = torch.randint(DIRECTIONS, (features,), generator=source, dtype=torch.int32)
         self.register_buffer("phase", phase)
         self.register_buffer("bandwidth", torch.tensor(self.given_bandwidth or 1.0, dtype=torch.float64))
 
@@ -112,9 +113,9 @@ class RandomFourier(RandomProjection):
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs to whole numbers from −127 to 127, as float32."""
         products = self._project(self._embed(x))
-        directions = products.mul_(_DIRECTIONS / (2 * pi * INPUT_STEPS * WEIGHT_STEPS * float(self.bandwidth))).round_()
-        index = directions.to(torch.int64).add_(self.phase).bitwise_and_(_DIRECTIONS - 1)
-        features = _cosines().to(x.device).index_select(0, index.flatten()).reshape(index.shape)
+        directions = products.mul_(DIRECTIONS / (2 * pi * INPUT_STEPS * WEIGHT_STEPS * float(self.bandwidth))).round_()
+        index = directions.to(torch.int64).add_(self.phase).bitwise_and_(DIRECTIONS - 1)
+        features = cosines().to(x.device).index_select(0, index.flatten()).reshape(index.shape)
         return torch.cat([features, features.new_full((len(x), 1), FEATURE_LIMIT)], dim=1)
 
 
@@ -133,7 +134,7 @@ def _checked(bandwidth: Any) -> float | None:
 
 
 @cache
-def _cosines() -> Tensor:
+def cosines() -> Tensor:
     """127 times the cosine of every direction, as whole numbers."""
-    directions = torch.arange(_DIRECTIONS, dtype=torch.float64)
-    return (directions * (2 * pi / _DIRECTIONS)).cos_().mul_(FEATURE_LIMIT).round_().float()
+    directions = torch.arange(DIRECTIONS, dtype=torch.float64)
+    return (directions * (2 * pi / DIRECTIONS)).cos_().mul_(FEATURE_LIMIT).round_().float()

@@ -38,7 +38,7 @@ LEAST_PATCHES = 100
 _PATCHES_A_FILTER = 250
 _SCALE_IMAGES = 2000  # images of the first task whose features give means and spreads
 _CONTRAST_FLOOR = 0.01  # share of the mean variance of patches below which a patch counts as flat
-_SPREADS = 5.0  # a feature is cut off at so many spreads from its mean
+SPREADS = 5.0  # a feature is cut off at so many spreads from its mean
 _IMAGES_AT_ONCE = 16
 _PLACES_TOGETHER = (
     1100  # of small images that are worked on at once: their responses stay in the cache, and steps are fewer
@@ -160,12 +160,16 @@ class WhitenedPatches(FeatureMap):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Map images to whole numbers from −127 to 127, as float32; each image by itself."""
+        return self.asked(x).round_()
+
+    @torch.no_grad()
+    def asked(self, x: Tensor) -> Tensor:
+        """Map images to the numbers that `forward` rounds."""
         if not self.fitted:
             raise ValueError("This map has no filters yet: call its fit with images first.")
         features = self._responses(x, extra=1)
         scaled = features[:, :-1]
-        scaled.sub_(self.mean).mul_(FEATURE_LIMIT / _SPREADS / self.spread)
-        scaled.round_().clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+        scaled.sub_(self.mean).mul_(FEATURE_LIMIT / SPREADS / self.spread).clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
         features[:, -1] = FEATURE_LIMIT
         return features
 
@@ -211,7 +215,7 @@ class WhitenedPatches(FeatureMap):
             pixels = x.reshape(len(x), self.channels, *self.input_shape[-2:])
             pooled = torch.empty(len(x), self.out_features - 1 + extra, dtype=torch.float32, device=x.device)
             all_sums = pooled[:, : self.out_features - 1].unflatten(1, (2, self.windows**2, -1))
-            portions = self._banks()
+            portions = self.portions()
             few = max(1, min(_IMAGES_AT_ONCE, _PLACES_TOGETHER // (self.sides[0] * self.sides[1])))
 
             def work(piece: range) -> None:
@@ -227,7 +231,8 @@ class WhitenedPatches(FeatureMap):
             share_out(work, len(x), _IMAGES_AT_ONCE)
         return pooled
 
-    def _banks(self) -> list[Bank]:
+    def portions(self) -> list[Bank]:
+        """The filters in portions, and those for the mirror image if it counts."""
         square = self.filters.view(self.channels, self.size, self.size, -1)
         mirrored = square.flip(2).reshape(self.filters.shape) if self.mirror else None
         return banks(self.filters, self.offset, self.sides, self.windows, mirrored)

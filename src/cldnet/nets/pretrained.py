@@ -63,16 +63,19 @@ class Preprocessing:
     shorter: int | None = None
     interpolation: str = "bicubic"
 
-    def resized(self, pixels: Tensor) -> Tensor:
-        """Images of the net's size."""
-        height, width = pixels.shape[2:]
+    def cut(self, height: int, width: int) -> tuple[list[int], list[int]]:
+        """The sides that an image is brought to, and where what the net is given begins in it."""
         sides = [self.size, self.size]
         if self.shorter is not None:
             short = min(height, width)
             sides = [max(self.size, round(side * self.shorter / short)) for side in (height, width)]
-        if sides != [height, width]:
+        return sides, [(side - self.size) // 2 for side in sides]
+
+    def resized(self, pixels: Tensor) -> Tensor:
+        """Images of the net's size."""
+        sides, (top, left) = self.cut(*pixels.shape[2:])
+        if sides != list(pixels.shape[2:]):
             pixels = F.interpolate(pixels, sides, mode=self.interpolation, antialias=True).clamp_(0, 255)
-        top, left = ((side - self.size) // 2 for side in sides)
         return pixels[:, :, top : top + self.size, left : left + self.size]
 
 
@@ -172,15 +175,21 @@ class Pretrained(nn.Module):
 
     def at_once(self, images: Tensor) -> Tensor:
         """Vectors of images ``(n, 3, height, width)``, all in one go: for whoever traces, or learns."""
-        pixels = self.preprocessed(images)
+        return self.embedded(self.preprocessed(images))
+
+    def embedded(self, pixels: Tensor) -> Tensor:
+        """Vectors of normalised images of the net's size, all in one go."""
         vectors: Tensor = self.net(pixels)
         return (vectors + self.net(pixels.flip(3))) / 2 if self.mirror else vectors
 
     def preprocessed(self, images: Tensor) -> Tensor:
         """Normalised images of the net's size."""
         pixels = self.preprocessing.resized(images.to(self.pixel_mean.dtype).expand(-1, 3, -1, -1))
-        normalised = (pixels - self.pixel_mean) / self.pixel_spread
-        return normalised.contiguous(memory_format=torch.channels_last)
+        return self.normalised(pixels).contiguous(memory_format=torch.channels_last)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """Pixels from 0 to 255 as the net was trained on them."""
+        return (pixels - self.pixel_mean) / self.pixel_spread
 
     @property
     def identity(self) -> str:

@@ -106,13 +106,14 @@ class InputScale(nn.Module):
             return x.to(self.dtype, copy=True)
         size = _rows(x, _SCALED_AT_ONCE)
         if len(x) <= size:
-            return self._scaled(x).to(self.dtype)
+            return self.scaled(x).to(self.dtype)
         scaled = torch.empty(x.shape, dtype=self.dtype, device=x.device)
         for first in range(0, len(x), size):
-            scaled[first : first + size] = self._scaled(x[first : first + size])
+            scaled[first : first + size] = self.scaled(x[first : first + size])
         return scaled
 
-    def _scaled(self, x: Tensor) -> Tensor:
+    def scaled(self, x: Tensor) -> Tensor:
+        """Scale inputs in float64, all at once."""
         return _float64(x).sub_(self.mean).div_(self.spread)
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-__all__ = ["reading", "sweep", "write_atomically", "write_parts"]
+__all__ = ["check_new", "reading", "sweep", "write_atomically", "write_parts"]
 
 #: Bytes that are compared at a time.
 _PART = 1 << 20
@@ -39,6 +39,22 @@ _ADVICE: dict[int | str | None, str] = {
     _PROTECTED: "allow writing to it, or choose another name",
 }
 _log = logging.getLogger("cldnet")
+
+
+def check_new(path: str | os.PathLike[str]) -> None:
+    """Refuse to write over a file, or into a folder that is not there, before any work is done for it.
+
+    Examples
+    --------
+    >>> check_new("/")
+    Traceback (most recent call last):
+    ...
+    ValueError: '/' is there already: name a file that is not, or remove it first.
+    """
+    if os.path.lexists(path):
+        raise ValueError(f"{os.fspath(path)!r} is there already: name a file that is not, or remove it first.")
+    if not Path(path).parent.is_dir():
+        raise ValueError(f"There is no folder {str(Path(path).parent)!r}: make it first.")
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:

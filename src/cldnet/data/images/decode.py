@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MAX_PIXELS", "BadImage", "decode", "pillow"]
+__all__ = ["FORMATS", "MAX_PIXELS", "BadImage", "cut_from", "decode", "pillow"]
 
 #: What is read, told by a file's content and not by its name.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -51,6 +51,17 @@ def pillow() -> ModuleType:
     except (ImportError, RuntimeError) as error:
         raise ImportError('Reading images needs Pillow: pip install "cldnet[images]".') from error
     return Image
+
+
+def cut_from(side: int) -> int:
+    """The shorter side that a photo is brought to before a square is cut out of its middle, as ImageNet's nets are tested.
+
+    Examples
+    --------
+    >>> cut_from(224)
+    256
+    """
+    return round(side * 8 / 7)
 
 
 def decode(path: str, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
