@@ -56,6 +56,16 @@ def test_only_new_images_are_looked_at(tmp_path: Path) -> None:
     assert torch.equal(mixed, body()(x[torch.tensor([25, 3, 12, 3, 9])]))
 
 
+def test_bytes_and_floats_of_the_same_image_are_one(tmp_path: Path) -> None:
+    net, x = body(), images(4)
+    with remembering(net, tmp_path) as cache:
+        assert cache is not None
+        assert torch.equal(net(x), net(x.float()))
+        assert (cache.computed, cache.recalled) == (4, 4)
+        net(x.float() + 0.5)
+        assert cache.computed == 8
+
+
 def test_another_net_or_preprocessing_has_vectors_of_its_own(tmp_path: Path) -> None:
     x = images(3)
     larger = Pretrained(make_net(), 4, Preprocessing(16, [100.0] * 3, [50.0] * 3, shorter=16), made={"net": "test"})

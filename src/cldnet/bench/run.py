@@ -18,13 +18,14 @@ from cldnet.data.features import default_features, remembering
 from cldnet.data.normalise import CONSTANTS, FIRST_TASK, constants
 from cldnet.data.outside import Outside, check_outside, read_outside
 from cldnet.data.stream import Stream
-from cldnet.device import threads
+from cldnet.device import resolve_device, threads
 from cldnet.fit import Progress, fit_task
 from cldnet.methods import backbone_name, build_config, build_learner, read_method
 from cldnet.methods.config import config_from_json, config_to_json
 from cldnet.methods.learner import Learner, Setting
 from cldnet.names import nearest_names
 from cldnet.nets import backbone_defaults
+from cldnet.nets.pretrained import Adapted, Pretrained
 from cldnet.nets.scale import AsTheyAre
 
 __all__ = ["RESULT_SCHEMA", "RunSpec", "run"]
@@ -202,6 +203,9 @@ def _run(
     learner = _learner(spec, stream)
     if outside is not None:
         learner.take_outside(outside.x)
+    for part in learner.modules():
+        if isinstance(part, Pretrained) and not isinstance(part, Adapted):
+            part.to(resolve_device("auto"))  # of all that is done, what such a net does gains most by a GPU
     # Images that are varied anew each time would fill the disk, and never be seen again.
     remembered = nullcontext() if augment is not None else remembering(learner, default_features())
     epochs, batch_size = (spec.epochs, spec.batch_size) if stream.online is None else (1, stream.online)
@@ -236,7 +240,7 @@ def _run(
             "method": config_to_json(learner.config),
         },
         **recorded,
-        **({} if cache is None else {"features": cache.to_json()}),
+        **({} if cache is None else {"vectors": cache.to_json()}),
         # What was done beside learning and evaluating is not the method's time.
         "seconds": {**seconds, "total": time.perf_counter() - begun - sum(seconds["diagnose"])},
         "peak_rss": most_held,

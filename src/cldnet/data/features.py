@@ -76,7 +76,7 @@ class FeatureCache:
 
     def vectors(self, body: str, images: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         """Vectors of images ``(n, …)``, as ``compute`` would give them, to the bit."""
-        digests = [_digest(image) for image in images]
+        digests = [_digest(image) for image in _as_bytes(images)]
         known = self._known.setdefault(body, _OfNet(self.folder / body))
         missing = known.missing(digests)
         if missing:
@@ -207,6 +207,14 @@ def remembering(learner: nn.Module, folder: Path) -> Iterator[FeatureCache | Non
             net.memory = None
         if cache is not None:
             cache.flush()
+
+
+def _as_bytes(images: Tensor) -> Tensor:
+    """Images of whole numbers from 0 to 255 in bytes, in whatever type they come: they have the same vectors."""
+    if not images.is_floating_point():
+        return images
+    as_bytes = images.clamp(0, 255).to(torch.uint8)
+    return as_bytes if torch.equal(as_bytes.to(images.dtype), images) else images
 
 
 def _digest(image: Tensor) -> bytes:

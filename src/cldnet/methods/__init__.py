@@ -178,7 +178,7 @@ def build_learner(
     ('Finetune', 0.1)
     """
     from cldnet.nets import FeatureMap, FrozenNet, build_backbone  # noqa: PLC0415
-    from cldnet.nets.scale import AsTheyAre  # noqa: PLC0415
+    from cldnet.nets.scale import AsFloats  # noqa: PLC0415
 
     method: Any = read_method(name)
     config = build_config(name, options)
@@ -199,5 +199,5 @@ def build_learner(
         )
     learner: Learner = method(net, setting, config)
     if getattr(net, "takes_pixels", False):
-        learner.scale = AsTheyAre()
+        learner.scale = AsFloats(setting.dtype)
     return learner

@@ -22,6 +22,7 @@ from cldnet.methods.gradient import GradientConfig, GradientLearner, weighted_me
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
 from cldnet.methods.parts.tensors import NamedTensors
 from cldnet.methods.ranges import LEARNING_RATES, LogUniform
+from cldnet.nets.frozen import learning_state
 
 __all__ = ["DMC", "DMCConfig", "double_targets"]
 
@@ -74,7 +75,7 @@ class DMC(GradientLearner):
 
     def __init__(self, net: nn.Module, setting: Setting, config: DMCConfig) -> None:
         super().__init__(net, setting, config)
-        self.initial_net = NamedTensors(self.net.state_dict())
+        self.initial_net = NamedTensors(learning_state(self.net))
         self.initial_head = NamedTensors(self.head.state_dict())
         self.register_buffer("known", torch.zeros(setting.capacity, dtype=torch.bool))
 
@@ -105,7 +106,7 @@ class DMC(GradientLearner):
         del self._rows, self._steps, self._augment
 
     def _begin_anew(self) -> None:
-        self.net.load_state_dict(dict(self.initial_net.items()))
+        self.net.load_state_dict({**self.net.state_dict(), **dict(self.initial_net.items())})
         self.head.load_state_dict(dict(self.initial_head.items()))
 
     def _teacher(self) -> Callable[[Tensor], Tensor]:

@@ -13,6 +13,7 @@ from cldnet.methods.gradient import GradientConfig, GradientLearner
 from cldnet.methods.learner import Setting, TaskData, Traits
 from cldnet.methods.parts.tensors import NamedTensors
 from cldnet.methods.ranges import LEARNING_RATES
+from cldnet.nets.frozen import learning_state
 
 __all__ = ["Joint"]
 
@@ -38,7 +39,7 @@ class Joint(GradientLearner):
 
     def __init__(self, net: nn.Module, setting: Setting, config: GradientConfig) -> None:
         super().__init__(net, setting, config)
-        self.initial_net = NamedTensors(self.net.state_dict())
+        self.initial_net = NamedTensors(learning_state(self.net))
         self.initial_head = NamedTensors(self.head.state_dict())
         for name in ("memory_x", "memory_y", "memory_weight"):
             self.register_buffer(name, torch.zeros(0))
@@ -58,7 +59,7 @@ class Joint(GradientLearner):
 
     def start(self, task: TaskData) -> None:
         """Begin again from the initial weights."""
-        self.net.load_state_dict(dict(self.initial_net.items()))
+        self.net.load_state_dict({**self.net.state_dict(), **dict(self.initial_net.items())})
         self.head.load_state_dict(dict(self.initial_head.items()))
         super().start(task)
 

@@ -112,7 +112,7 @@ class Expanded(FeatureMap):
         """Bring the weights that were published, and scale the random features by what the nets were trained on."""
         mean, spread = usual_size(self.body)
         usual = mean + spread * torch.randn(_DRAWN, len(mean), generator=generator(self.seed))
-        self.expansion.fit(usual.to(next(self.body.buffers()).device))
+        self.expansion.fit(usual.to(self.expansion.weight.device))
         return self
 
     @torch.no_grad()

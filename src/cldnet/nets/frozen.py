@@ -20,7 +20,7 @@ from cldnet.nets.expanded import check_image_shape, usual_size
 from cldnet.nets.mlp import MLP
 from cldnet.nets.pretrained import Beside, Pretrained
 
-__all__ = ["FrozenNet"]
+__all__ = ["FrozenNet", "learning_state"]
 
 
 class FrozenNet(Described):
@@ -93,3 +93,21 @@ class FrozenNet(Described):
         """Features of images, each by itself."""
         features: Tensor = self.hidden((self.body(x) - self.mean) / self.spread)
         return features
+
+
+def learning_state(net: nn.Module) -> dict[str, Tensor]:
+    """A net's state without what is frozen in it: all that beginning again takes.
+
+    Examples
+    --------
+    >>> net = FrozenNet((3, 32, 32), seed=0, widths=(16,), bodies=[{"net": "efficientnet-lite0", "size": 32}])
+    >>> sorted(learning_state(net))
+    ['hidden.layers.1.bias', 'hidden.layers.1.weight']
+    """
+    fixed = {
+        name if not prefix else f"{prefix}.{name}"
+        for prefix, part in net.named_modules()
+        if isinstance(part, FrozenNet)
+        for name, _ in part.named_buffers()
+    }
+    return {name: tensor for name, tensor in net.state_dict().items() if name not in fixed}

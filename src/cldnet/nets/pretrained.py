@@ -23,6 +23,7 @@ __all__ = ["Adapted", "Beside", "Memory", "Preprocessing", "Pretrained", "Publis
 
 #: Images that go through a net at once. Always as many: how a product is cut up, and so its last bit, depends on their number.
 BLOCK = 8
+BLOCK_ELSEWHERE = 64  # on a device that is not the CPU
 
 
 class PublishedNet(Protocol):
@@ -147,15 +148,23 @@ class Pretrained(nn.Module):
         mean, spread = self.net.load_published()
         return mean, spread
 
-    @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors of images ``(n, 3, height, width)`` or ``(n, height, width)``, each by itself."""
+        """Vectors of images ``(n, 3, height, width)`` or ``(n, height, width)``, each by itself; no gradient comes back."""
+        vectors: Tensor = _Looked.apply(x, self)  # type: ignore[no-untyped-call]
+        return vectors
+
+    @torch.no_grad()
+    def recall(self, x: Tensor) -> Tensor:
+        """Vectors of images, out of memory where there is one and it knows them."""
         return self.compute(x) if self.memory is None else self.memory.vectors(self.identity, x, self.compute)
 
     @torch.no_grad()
     def compute(self, x: Tensor) -> Tensor:
         """Vectors of images from the net itself."""
-        images = x.unsqueeze(1) if x.ndim == 3 else x
+        images, where = x.unsqueeze(1) if x.ndim == 3 else x, self.pixel_mean.device
+        if where.type != "cpu":  # a net that was moved to another device takes images there, and gives vectors back
+            blocks = [self.at_once(block.to(where)).to(x.device) for block in images.split(BLOCK_ELSEWHERE)]
+            return torch.cat(blocks) if blocks else torch.empty(0, self.out_features, device=x.device)
         # Threads do not know of the caller's inference mode, and could not write into what was made in it.
         with torch.inference_mode(False):
             vectors = torch.empty(len(x), self.out_features, dtype=self.pixel_mean.dtype, device=x.device)
@@ -198,12 +207,34 @@ class Pretrained(nn.Module):
         now = tuple((name, tensor.data_ptr(), tensor._version) for name, tensor in tensors.items())
         if self._known_as is None or self._known_as[0] != now:
             said = [self.made, vars(self.preprocessing), self.mirror, torch.__version__, str(self.pixel_mean.dtype)]
+            said.append(self.pixel_mean.device.type)
             digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=list).encode())
             for name, tensor in sorted(tensors.items()):
                 digest.update(f"{name}:{tuple(tensor.shape)}".encode())
                 digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
             self._known_as = now, digest.hexdigest()[:32]
         return self._known_as[1]
+
+
+class _Looked(torch.autograd.Function):
+    """A fixed net as one step, through which no gradient passes: for `torch.func` too, which cannot see into threads."""
+
+    @staticmethod
+    def forward(x: Tensor, net: Pretrained) -> Tensor:
+        return net.recall(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        return None, None
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, None], x: Tensor, net: Pretrained) -> tuple[Tensor, int]:
+        rows = x.movedim(dims[0] or 0, 0)
+        return net.recall(rows.flatten(0, 1)).unflatten(0, rows.shape[:2]), 0
 
 
 class Adapted(Pretrained):

@@ -8,7 +8,7 @@ from math import isfinite, prod
 import torch
 from torch import Tensor, nn
 
-__all__ = ["AsTheyAre", "InputScale"]
+__all__ = ["AsFloats", "AsTheyAre", "InputScale"]
 
 #: Numbers that are in float64 at a time, when inputs are scaled and when the scale is fitted.
 _SCALED_AT_ONCE = 1 << 19
@@ -158,3 +158,21 @@ class AsTheyAre(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return a copy of the inputs: a net may write over what it takes, and the data are somebody else's."""
         return x.clone()
+
+
+class AsFloats(AsTheyAre):
+    """No scaling but floats, for nets that do their own in front of layers that learn: gradients are of floats.
+
+    Examples
+    --------
+    >>> AsFloats(torch.float32)(torch.tensor([3]))
+    tensor([3.])
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a copy of the inputs in floats."""
+        return x.to(self.dtype, copy=True)

@@ -210,19 +210,29 @@ def _read_weights(source: str, config: Any, pool: str) -> Any:
     """Read a model as safetensors, and nothing but; refuse one that lacks weights."""
     library = _transformers()
     told = {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True, "config": config}
-    before = library.logging.get_verbosity()
-    library.logging.set_verbosity_error()  # it prints tables of what it did not use
     try:
-        with _drawing_nothing():
+        with _drawing_nothing(), _quiet(library.logging):
             model, loading = library.AutoModel.from_pretrained(source, **told)
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"The weights of {source!r} cannot be read ({str(error).splitlines()[0]}).") from error
-    finally:
-        library.logging.set_verbosity(before)
     missing = sorted(name for name in loading["missing_keys"] if pool == "pooled" or not name.startswith("pooler."))
     if missing:
         raise ValueError(f"{source!r} has no weights for {len(missing)} tensors of the model, as {missing[0]!r}.")
     return _without_pooler(model.float(), pool)
+
+
+@contextmanager
+def _quiet(log: Any) -> Iterator[None]:
+    """Keep tables of what was not used, and bars of its own, from the user; a library prints nothing."""
+    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if bars:
+            log.enable_progress_bar()
 
 
 def _json_of(name: str, file: str) -> dict[str, Any] | None:

@@ -1,0 +1,196 @@
+"""Image models through transformers, on tiny ones with random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.nets.vits import TINY, save_vit
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cldnet.device import generator
+from cldnet.nets import transformer
+from cldnet.nets.bodies import bodies_beside, build_body, describe_bodies
+from cldnet.nets.pretrained import Adapted, Beside
+from cldnet.nets.transformer import TransformerNet, read_source
+
+transformers = pytest.importorskip("transformers")
+
+
+def images(count: int = 3, side: int = 32) -> Tensor:
+    return torch.randint(0, 256, (count, 3, side, side), generator=generator(0), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+@pytest.mark.parametrize("layer", [None, -2])
+def test_vectors_are_those_of_the_library(tmp_path: Path, pool: str, layer: int | None) -> None:
+    body = build_body({"net": save_vit(tmp_path / "vit"), "pool": pool, "layer": layer})
+    body.load_published()
+    model = transformers.ViTModel.from_pretrained(tmp_path / "vit", add_pooling_layer=False).eval()
+    pixels = (images().float() / 255 - 0.5) / 0.5
+    with torch.no_grad():
+        answer = model(pixel_values=pixels, output_hidden_states=True)
+    tokens = answer.last_hidden_state if layer is None else answer.hidden_states[layer]
+    expected = F.layer_norm(tokens[:, 0] if pool == "cls" else tokens.mean(1), (32,))
+    assert torch.allclose(body(images()), expected, atol=1e-5)
+
+
+def test_the_same_image_has_the_same_bits_whatever_is_beside_it(tmp_path: Path) -> None:
+    body = build_body(save_vit(tmp_path / "vit"))
+    body.load_published()
+    x = images(11)
+    assert torch.equal(body(x)[3:5], body(x[3:5]))
+
+
+def test_a_description_makes_the_same_net_without_the_folder_and_does_not_tell_its_path(tmp_path: Path) -> None:
+    body = bodies_beside([save_vit(tmp_path / "one"), {"net": save_vit(tmp_path / "two", 1), "pool": "mean"}])
+    assert isinstance(body, Beside)
+    body.load_published()
+    told = json.loads(json.dumps(describe_bodies(body)))
+    assert str(tmp_path) not in json.dumps(told)
+    again = bodies_beside(told)
+    again.load_state_dict(body.state_dict())
+    assert torch.equal(again(images()), body(images()))
+    with pytest.raises(ValueError, match="out of a file, with its weights"):
+        again.load_published()
+
+
+def test_preprocessing_is_that_of_the_models_file(tmp_path: Path) -> None:
+    told = {
+        "size": {"shortest_edge": 36},
+        "crop_size": {"height": 32, "width": 32},
+        "do_center_crop": True,
+        "resample": 3,
+    }
+    told |= {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6], "do_normalize": True}
+    _, pixels = read_source(save_vit(tmp_path / "vit", processor=told))
+    assert (pixels.size, pixels.shorter, pixels.interpolation) == (32, 36, "bicubic")
+    assert pixels.mean == pytest.approx([25.5, 51.0, 76.5])
+    assert pixels.spread == pytest.approx([102.0, 127.5, 153.0])
+    cut = pixels.resized(images(1, 72).float())
+    whole = F.interpolate(images(1, 72).float(), [36, 36], mode="bicubic", antialias=True).clamp(0, 255)
+    assert torch.equal(cut, whole[:, :, 2:34, 2:34])
+
+
+def test_without_such_a_file_images_are_squeezed_to_the_models_size(tmp_path: Path) -> None:
+    _, pixels = read_source(save_vit(tmp_path / "vit", processor=None))
+    assert (pixels.size, pixels.shorter, pixels.mean) == (32, None, [127.5] * 3)
+    assert pixels.resized(torch.zeros(1, 3, 20, 50)).shape == (1, 3, 32, 32)
+
+
+def test_loading_draws_nothing_and_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    name = save_vit(tmp_path / "vit")
+    capfd.readouterr()
+    before = torch.get_rng_state()
+    build_body(name).load_published()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_only_safetensors_are_read(tmp_path: Path) -> None:
+    folder = Path(save_vit(tmp_path / "vit"))
+    state = build_body(str(folder)).net.model.state_dict()
+    (folder / "model.safetensors").unlink()
+    torch.save(state, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="cannot be read"):
+        build_body(str(folder)).load_published()
+
+
+def test_code_in_the_folder_is_not_run(tmp_path: Path) -> None:
+    folder = Path(save_vit(tmp_path / "vit"))
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModel": "evil.Evil", "AutoConfig": "evil.EvilConfig"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    build_body(str(folder)).load_published()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_that_lacks_weights_is_refused(tmp_path: Path) -> None:
+    folder = Path(save_vit(tmp_path / "vit"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    with pytest.raises(ValueError, match="has no weights for"):
+        build_body(str(folder)).load_published()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pool": "max"}, "should be one of cls, mean, pooled"),
+        ({"pool": "pooled", "layer": 1}, "leave layer out"),
+        ({"adapt": 4}, "which this model has 3"),
+        ({"size": 64}, "has no option 'size'"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_body({"net": save_vit(tmp_path / "vit"), **options})
+
+
+def test_a_name_that_is_nowhere_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "_fetched", lambda name, file: None)  # as without a network
+    with pytest.raises(ValueError, match="There is no image model 'no/such'"):
+        build_body("no/such")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="There is no image model"):
+        build_body(str(tmp_path / "empty"))
+    (tmp_path / "empty" / "config.json").write_text("[1, 2")
+    with pytest.raises(ValueError, match="is not JSON"):
+        build_body(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"net": "transformers", "config": {"model_type": "vit", **TINY}, "preprocessing": {"size": 10**6}},
+        {
+            "net": "transformers",
+            "config": {"model_type": "no-such-model"},
+            "preprocessing": vars(transformer._preprocessing({}, TINY)),
+        },
+        {
+            "net": "transformers",
+            "config": {"model_type": "vit", "hidden_size": "x"},
+            "preprocessing": vars(transformer._preprocessing({}, TINY)),
+        },
+        {"net": 7},
+        {},
+    ],
+)
+def test_what_a_stranger_describes_is_refused_in_a_sentence(told: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"No image can|No model of type|has no name"):
+        build_body(told)
+
+
+def test_only_linear_layers_of_the_last_blocks_learn(tmp_path: Path) -> None:
+    body = build_body({"net": save_vit(tmp_path / "vit"), "adapt": 1})
+    assert isinstance(body, Adapted)
+    names = [name for name, _ in body.named_parameters()]
+    assert len(names) == 12  # four of the attention and two of the MLP, with their biases
+    assert all("layers.2." in name or "layer.2." in name for name in names)
+    body(images()).sum().backward()
+    assert all(parameter.grad is not None for parameter in body.parameters())
+
+
+def test_a_model_that_draws_lots_is_refused(tmp_path: Path) -> None:
+    name = save_vit(tmp_path / "vit")
+    net = TransformerNet(read_source(name)[0], source=name)
+    net.model.embeddings.dropout = _Drawing()
+    with pytest.raises(ValueError, match="drew lots"):
+        net.load_published()
+
+
+class _Drawing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"cldnet\[pretrained\]"):
+        TransformerNet({"model_type": "vit", **TINY})
