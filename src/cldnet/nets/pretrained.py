@@ -207,7 +207,7 @@ class Pretrained(nn.Module):
         now = tuple((name, tensor.data_ptr(), tensor._version) for name, tensor in tensors.items())
         if self._known_as is None or self._known_as[0] != now:
             said = [self.made, vars(self.preprocessing), self.mirror, torch.__version__, str(self.pixel_mean.dtype)]
-            said.append(self.pixel_mean.device.type)
+            said += [] if self.pixel_mean.device.type == "cpu" else [self.pixel_mean.device.type]
             digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=list).encode())
             for name, tensor in sorted(tensors.items()):
                 digest.update(f"{name}:{tuple(tensor.shape)}".encode())
