@@ -23,13 +23,15 @@ PAGE = Path(__file__).parents[1] / "docs" / "tutorial-photos.md"
 TOLERANCE = 5.0
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PROGRESS = re.compile(r"(learning|forgetting|looking at): [\d,]+ of [\d,]+ photos")
-_PERCENT = re.compile(r"(\d+\.\d)%")
-#: Dates, times with their rates, and sizes.
+_PROGRESS = re.compile(r"(learning|forgetting|looking at|evaluating|comparing): [\d,]+ of [\d,]+ (photos|inputs)|translating ")
+_PERCENT = re.compile(r"(\d+\.\d+)%")
+#: Dates, times with their rates, sizes, and how closely an exported file agrees.
 _CHANGING = {
     r"\b\d{4}-\d\d-\d\d\b": "DATE",
     r"\bin [\d.]+ s \([\d.,]+ photos/s\)": "in SECONDS",
     r"\b\d[\d.,]* [kMGT]?B\b": "SIZE",
+    r"within \d\.\de-\d+": "within ROUNDING",
+    r"[\d.]+ points": "POINTS",
 }
 
 
