@@ -23,7 +23,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "tutorial-photos.md"
 TOLERANCE = 5.0
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PROGRESS = re.compile(r"(learning|forgetting|looking at|evaluating|comparing): [\d,]+ of [\d,]+ (photos|inputs)|translating ")
+_PROGRESS = re.compile(
+    r"(learning|forgetting|looking at|evaluating|comparing): [\d,]+ of [\d,]+ (photos|inputs)|translating "
+)
 _PERCENT = re.compile(r"(\d+\.\d+)%")
 #: Dates, times with their rates, sizes, and how closely an exported file agrees.
 _CHANGING = {

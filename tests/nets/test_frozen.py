@@ -99,6 +99,13 @@ def test_every_method_learns_behind_a_frozen_net_that_stays_as_it_is(name: str) 
     assert torch.isfinite(learner.logits(images)).all()
 
 
+def test_frozen_weights_count_as_weights() -> None:
+    net = FrozenNet(SHAPE, seed=0, bodies=[LITE])
+    published = sum(tensor.numel() for tensor in net.body.net.state_dict().values())
+    learner = build_learner("finetune", Setting(SHAPE, capacity=4, seed=0), backbone=net)
+    assert learner.network_size == published > 3_000_000
+
+
 def test_the_net_does_not_move_and_what_is_behind_it_does() -> None:
     x, y = pictures(8)
     clf = classifier("hbo", FrozenNet(SHAPE, (12,), seed=0, bodies=[LITE])).partial_fit(x, y)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData
 from cldnet.methods.parts.descent import are_surely_below
 from cldnet.nets import out_features
+from cldnet.nets.frozen import count_weights
 from cldnet.nets.init import linear
 
 __all__ = ["GradientConfig", "GradientLearner", "clip_gradients", "weighted_mean"]
@@ -73,8 +74,8 @@ class GradientLearner(Learner, ABC):
 
     @property
     def network_size(self) -> int:
-        """Weights of the backbone."""
-        return sum(parameter.numel() for parameter in self.net.parameters())
+        """Weights of the backbone, frozen ones too."""
+        return count_weights(self.net)
 
     def start(self, task: TaskData) -> None:
         """Begin with an empty momentum."""

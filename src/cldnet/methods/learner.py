@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cldnet.device import generator
 from cldnet.methods.batch import Batch, TaskData
 from cldnet.methods.ranges import Range
-from cldnet.nets.frozen import FrozenNet
+from cldnet.nets.frozen import FrozenNet, count_weights
 from cldnet.nets.scale import AsTheyAre, InputScale
 
 __all__ = ["Batch", "Learner", "Represents", "Setting", "TaskData", "Traits"]
@@ -158,7 +158,7 @@ class Learner(nn.Module, ABC):
     @property
     def network_size(self) -> int:
         """Numbers of the network without those that stand for classes."""
-        return sum(parameter.numel() for parameter in self.parameters())
+        return count_weights(self)
 
     def rehearse(self, task: TaskData) -> TaskData:
         """Return the examples to train on when ``task`` arrives: the task itself, unless a method keeps others."""

@@ -20,7 +20,7 @@ from cldnet.nets.expanded import check_image_shape, usual_size
 from cldnet.nets.mlp import MLP
 from cldnet.nets.pretrained import Beside, Pretrained
 
-__all__ = ["FrozenNet", "learning_state"]
+__all__ = ["FrozenNet", "count_weights", "learning_state"]
 
 
 class FrozenNet(Described):
@@ -111,3 +111,16 @@ def learning_state(net: nn.Module) -> dict[str, Tensor]:
         for name, _ in part.named_buffers()
     }
     return {name: tensor for name, tensor in net.state_dict().items() if name not in fixed}
+
+
+def count_weights(net: nn.Module) -> int:
+    """How many numbers a net's parameters are, and those of frozen nets in it, which are none.
+
+    Examples
+    --------
+    >>> count_weights(nn.Linear(2, 3))
+    9
+    """
+    frozen = [part for part in net.modules() if isinstance(part, Pretrained)]
+    numbers = [*net.parameters(), *(buffer for part in frozen for buffer in part.net.buffers())]
+    return sum(tensor.numel() for tensor in numbers)
