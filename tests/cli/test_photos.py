@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
+from tests.nets.vits import save_vit
 from typer.testing import CliRunner, Result
 
 from cldnet import CLDNetClassifier
@@ -160,6 +161,20 @@ def test_inspect_tells_classes_counts_days_and_room(place: Path) -> None:
     assert row[1] == "6"
     assert row[2] == row[3] == CLDNetClassifier.load("model")._fitted().labels.days["china"][0]
     assert "feature map" in shown
+
+
+def test_a_vit_out_of_a_folder_learns_photos_too(place: Path) -> None:
+    vit = save_vit(place / "vit")
+    assert run("learn", "in-turn", "january", "--backbone", vit, "--memory", 1, "--capacity", 5).exit_code == 0
+    (place / "vit").rename(place / "gone")
+    assert run("learn", "in-turn", "february").exit_code == 0
+    assert len(answers("in-turn", "new")) == 4
+    told = run("inspect", "in-turn").output
+    assert "expanded (features=352, bodies=vit at 32 px, mirror=False)" in told
+    assert "3 × 32 × 32" in told
+    again = run("learn", "other", "january", "--backbone", str(place / "gone"), "--size", 64)
+    assert "has a size of its own" in str(again.exception)
+    assert not Path("other").exists()
 
 
 def test_photos_that_look_like_nothing_known_are_unknown_if_asked_for(

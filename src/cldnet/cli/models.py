@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,8 +126,18 @@ def _backbone(clf: CLDNetClassifier) -> str:
 
     if isinstance(clf.backbone, Described) and is_described(clf.backbone):
         said = clf.backbone.describe()
-        return f"{said['kind']} ({', '.join(f'{name}={value}' for name, value in said['options'].items())})"
+        options = dict(said["options"])
+        if "bodies" in options:
+            options["bodies"] = " + ".join(map(_net, options["bodies"]))
+        return f"{said['kind']} ({', '.join(f'{name}={value}' for name, value in options.items())})"
     return clf.backbone if isinstance(clf.backbone, str) else type(clf.backbone).__name__
+
+
+def _net(body: Mapping[str, Any]) -> str:
+    """A pretrained net in a few words: the configuration of some of them has a hundred lines."""
+    if "config" not in body:
+        return f"{body['net']} at {body['size']} px"
+    return f"{body['config'].get('model_type')} at {body['preprocessing']['size']} px"
 
 
 def loaded(model: Path) -> CLDNetClassifier:

@@ -34,7 +34,8 @@ def learn_command(
     backbone: Annotated[
         str,
         typer.Option(
-            help="For a new model: efficientnet-lite0, -lite1 or -lite2. Larger ones know more, and are slower."
+            help="For a new model: efficientnet-lite0, -lite1 or -lite2 (larger ones know more, and are slower), or an image "
+            "model of transformers: its folder, or its name on the hub."
         ),
     ] = "efficientnet-lite0",
     memory: Annotated[
@@ -123,16 +124,24 @@ def forget_command(model: _Model, folder: _Folder) -> None:
 def _new(backbone: str, memory: int, size: int | None, capacity: int) -> CLDNetClassifier:
     from cldnet.classifier import CLDNetClassifier
     from cldnet.names import nearest_names
-    from cldnet.nets import PRETRAINED, ExpandedNet
+    from cldnet.nets import PRETRAINED, Expanded, ExpandedNet, FeatureMap
     from cldnet.nets.efficientnet import VERSIONS
     from cldnet.nets.expanded import features_within
+    from cldnet.nets.transformer import read_source
 
-    if backbone not in PRETRAINED:
-        raise ValueError(f"There is no backbone {backbone!r} for photos. {nearest_names(backbone, PRETRAINED)}")
-    version = PRETRAINED[backbone]["version"]
-    side = VERSIONS[version][2] if size is None else size
     features = features_within(memory * 10**6)
-    made = ExpandedNet((3, side, side), features, seed=0, version=version, size=side)
+    made: FeatureMap
+    if backbone in PRETRAINED:
+        version = PRETRAINED[backbone]["version"]
+        side = VERSIONS[version][2] if size is None else size
+        made = ExpandedNet((3, side, side), features, seed=0, version=version, size=side)
+    elif "/" not in backbone and not Path(backbone).is_dir():  # neither a folder nor a name on the hub
+        raise ValueError(f"There is no backbone {backbone!r} for photos. {nearest_names(backbone, PRETRAINED)}")
+    elif size is not None:
+        raise ValueError(f"{backbone} has a size of its own: leave --size out.")
+    else:
+        side = read_source(backbone)[1].size
+        made = Expanded((3, side, side), features, seed=0, bodies=[backbone])
     return CLDNetClassifier(backbone=made, capacity=capacity, random_state=0)
 
 
