@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cldnet.device import generator
 from cldnet.nets import RandomFourier
-from cldnet.nets.fourier import _cosines
+from cldnet.nets.fourier import cosines
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -66,7 +66,7 @@ def test_features_are_cosines_of_the_products() -> None:
 def test_no_cosine_of_the_table_is_near_the_middle_of_two_whole_numbers() -> None:
     exact = [127 * cos(2 * pi * direction / 65536) for direction in range(65536)]
     assert min(abs(abs(value - int(value)) - 0.5) for value in exact) > 1e-6
-    assert _cosines().tolist() == [float(round(value)) for value in exact]
+    assert cosines().tolist() == [float(round(value)) for value in exact]
 
 
 @settings(deadline=None, max_examples=25)
