@@ -12,6 +12,11 @@ import pytest
 import torch
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest test: at the end, one process would wait for the other."""
+    items.sort(key=lambda item: "test_tutorial.py::test_every_command" not in item.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def _same_weights_every_time() -> None:
     """A user's module takes its first weights from torch's global generator; a test should meet the same ones each time."""
