@@ -19,20 +19,11 @@ from torch.nn import functional as F
 
 from cldnet.device import share_out
 
-__all__ = ["Adapted", "Beside", "Memory", "Preprocessing", "Pretrained", "PublishedNet"]
+__all__ = ["Adapted", "Beside", "Memory", "Preprocessing", "Pretrained"]
 
 #: Images that go through a net at once. Always as many: how a product is cut up, and so its last bit, depends on their number.
 BLOCK = 8
 BLOCK_ELSEWHERE = 64  # on a device that is not the CPU
-
-
-class PublishedNet(Protocol):
-    """A net with weights that somebody else trained."""
-
-    out_features: int
-
-    def load_published(self) -> tuple[Tensor, Tensor]:
-        """Take over the published weights; returns the mean and the spread that each feature usually has."""
 
 
 class Memory(Protocol):
