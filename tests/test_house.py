@@ -43,11 +43,6 @@ def test_public_names_are_read_on_first_use_and_the_garbage_collector_is_left_on
         _ = cldnet.Classifier
 
 
-def test_files_are_rooms_that_can_be_read_in_one_go() -> None:
-    lengths = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "src").rglob("*.py")}
-    assert {name: length for name, length in lengths.items() if length > 310} == {}
-
-
 def test_the_figures_in_the_readme_are_those_of_the_result_files() -> None:
     found = read_folder(ROOT / "docs" / "demo")
     readme = (ROOT / "README.md").read_text()
