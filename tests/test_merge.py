@@ -105,11 +105,65 @@ def test_a_merged_model_learns_on_forgets_and_is_merged_again() -> None:
     assert account(clf.merge([make().fit(*second)])) == account(make().fit(*together(first, second, third)))
 
 
-def test_models_add_to_themselves() -> None:
+def test_models_add_to_themselves_if_that_is_allowed() -> None:
     clf = make().fit(*rows(0, 1))
     whole = account(make().fit(*together(rows(0, 1), rows(0, 1))))
-    assert account(cldnet.merge([clf, clf])) == whole
-    assert account(clf.merge([clf])) == whole
+    assert account(cldnet.merge([clf, clf], allow_duplicates=True)) == whole
+    assert account(clf.merge([clf], allow_duplicates=True)) == whole
+
+
+def test_lessons_that_both_models_have_are_not_counted_twice(tmp_path: Path) -> None:
+    first, second, third = rows(0, 1), rows(2, count=12), rows(3, count=12)
+    base = make().partial_fit(*first)
+    here, there = copy.deepcopy(base).partial_fit(*second), copy.deepcopy(base).partial_fit(*third)
+    here.save(tmp_path / "here")
+    before = account(here)
+    for other in (there, there.statistics(), here, cldnet.merge([make().partial_fit(*third), base])):
+        for model in (here, cldnet.CLDNetClassifier.load(tmp_path / "here")):
+            with pytest.raises(ValueError, match=r"share . lesson.*would count twice.*allow_duplicates=True"):
+                model.merge([other])
+            assert account(model) == before
+    with pytest.raises(ValueError, match="share 1 lesson"):
+        _ = here.statistics() + there.statistics()
+    apart = make().partial_fit(*third)
+    assert account(here.merge([apart])) == account(make().fit(*together(first, second, third)))
+
+
+def test_a_lesson_is_known_by_its_rows_whatever_their_order_and_type() -> None:
+    X, y = rows(0, 1)
+    order = np.random.default_rng(0).permutation(len(y))
+    here = make().partial_fit(X, y)
+    for shuffled in (
+        make().partial_fit(X[order], y[order]),
+        make().partial_fit(torch.from_numpy(X).float(), y.tolist()),
+    ):
+        with pytest.raises(ValueError, match="share 1 lesson"):
+            here.merge([shuffled])
+    with here._as_one_lesson():  # as cldnet learn does: portions of one folder
+        for part in np.array_split(order, 3):
+            here.partial_fit(X[part] + 1, y[part])
+    with pytest.raises(ValueError, match="share 1 lesson"):
+        make().partial_fit(X + 1, y).merge([here])
+    make().partial_fit(X + 1, 1 - y).merge([here])  # other labels are another lesson
+
+
+def test_a_lesson_that_was_forgotten_may_be_merged_again() -> None:
+    first, second = rows(0, 1), rows(2, count=12)
+    base = make().partial_fit(*first).partial_fit(*second)
+    with pytest.raises(ValueError, match="share 1 lesson"):
+        base.merge([make().partial_fit(*second)])
+    base.forget(*second).merge([make().partial_fit(*second)])
+    assert account(base) == account(make().fit(*together(first, second)))
+
+
+def test_models_of_single_rows_have_no_lessons_but_are_told_apart_by_their_sums() -> None:
+    X, y = rows(0, 1)
+    one_by_one = make()
+    for row in range(len(y)):
+        one_by_one.partial_fit(X[[row]], y[[row]])
+    assert one_by_one._fitted().lessons.ids == ()
+    with pytest.raises(ValueError, match="have the same sums"):
+        one_by_one.merge([copy.deepcopy(one_by_one)])
 
 
 def test_a_merge_of_one_or_with_none_changes_nothing() -> None:

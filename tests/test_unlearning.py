@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,134 @@ BAD_CALLS: dict[str, tuple[Callable[[CLDNetClassifier], Any], str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (
+            lambda X, y: (X[:10], (y[:10] + 1) % 10),
+            "features lie between 0 and 127, and the mean of class .* would not",
+        ),
+        (lambda X, y: (np.vstack([X[:100]] * 2), np.tile(y[:100], 2)), "features lie between 0 and 127"),
+        (lambda X, y: (16 - X[:10], y[:10]), "features lie between 0 and 127"),
+        (lambda X, y: (0.9 * X[:5], y[:5]), "scatter within classes would no longer be positive semi-definite"),
+        (lambda X, y: (np.vstack([X] * 2), np.tile(y, 2)), "class .* would be left with a negative number of rows"),
+        (
+            lambda X, y: (X[y != 3][: np.sum(y == 3)], np.full(np.sum(y == 3), 3)),
+            "class 3 would be left with no rows, but",
+        ),
+        (lambda X, y: (X[:5], y[:5], np.full(5, 0.5)), "class .* was learned without weights"),
+        (lambda X, y: (X[:5], y[:5], np.full(5, 2.0)), "class .* was learned without weights"),
+    ],
+    ids=["labels", "twice", "negatives", "dimmed", "all twice", "a class by others' rows", "half", "double"],
+)
+def test_forgetting_digits_that_were_not_learned_is_refused_with_the_reason(wrong: Any, reason: str) -> None:
+    clf = _digits()
+    stays_as_it_was(clf, lambda: clf.forget(*wrong(DIGITS[:1400], LABELS[:1400])), reason, ValueError)
+
+
+@cache
+def _digits() -> CLDNetClassifier:
+    digits = RandomReLU((64,), features=1000, seed=0)
+    digits.fit(torch.from_numpy(DIGITS[1400:]))
+    return CLDNetClassifier(backbone=digits, capacity=10, random_state=0).fit(DIGITS[:1400], LABELS[:1400])
+
+
+def test_rows_that_the_remaining_model_cannot_have_missed_are_refused() -> None:
+    """Many rows, few features: every sum that would be left is possible, but one foreign row would ruin the model."""
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(3000, 4)) * [1, 1, 1, 0.02], np.arange(3000) % 3
+    X[:, 0] += 2 * y
+    shared = RandomReLU((4,), features=30, seed=0)
+    shared.fit(torch.from_numpy(X) * torch.tensor([1, 1, 1, 50.0]))
+    clf = make(backbone=shared).fit(X, y)
+    outlier = np.array([[0.0, 0.0, 0.0, 1.0]])
+    before = clf.score(X, y)
+    for strength in (1.4, 1.6, 1.7, 2.0):
+        with contextlib.suppress(ValueError):
+            work = copy.deepcopy(clf).forget(strength * outlier, [0])
+            assert work.score(X, y) > before - 0.02, strength
+    with pytest.raises(ValueError, match="row 0 would be predicted worse than any row that was learned"):
+        clf.forget(1.8 * outlier, [0])
+    learned = make(backbone=shared).fit(np.vstack([X, outlier]), [*y, 0]).forget(outlier, [0])
+    assert_same_sums(learned, clf)  # an outlier that was learned can be forgotten
+
+
+def test_mislabelled_rows_can_be_forgotten() -> None:
+    wrong = np.arange(1400) % 50 == 0
+    y = np.where(wrong, (LABELS[:1400] + 1) % 10, LABELS[:1400])
+    clf = CLDNetClassifier(backbone=_digits().feature_map_, capacity=10).fit(DIGITS[:1400], y)
+    clf.forget(DIGITS[:1400][wrong], y[wrong])
+    never = CLDNetClassifier(backbone=_digits().feature_map_, capacity=10).fit(DIGITS[:1400][~wrong], y[~wrong])
+    assert_same_sums(clf, never)
+
+
+def test_features_in_limits_of_a_users_own_are_not_held_to_ours() -> None:
+    class Signed(RandomReLU):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) - 64
+
+    signed = Signed((4,), features=30, seed=0)
+    signed.fit(torch.from_numpy(CENTRES))
+    X, y = rows(0, 1, 2)
+    assert_same_sums(make(backbone=signed).fit(X, y).forget(X[:9], y[:9]), make(backbone=signed).fit(X[9:], y[9:]))
+
+
+# -- receipts ----------------------------------------------------------------------------------------------------------
+
+
+def test_receipts_refuse_every_row_that_was_not_learned(tmp_path: Path) -> None:
+    X, y = rows(0, 1, 2, count=200)
+    clf = make(receipts=True).partial_fit(X[:300], y[:300]).partial_fit(X[300:], y[300:])
+    clf.save(tmp_path / "model")
+    for model in (clf, CLDNetClassifier.load(tmp_path / "model")):
+        for call in ((X[:1], (y[:1] + 1) % 3), (X[:1] + 1e-6, y[:1]), (X[:1], y[:1], [0.5]), (X[[5, 5]], y[[5, 5]])):
+            stays_as_it_was(model, partial(model.forget, *call), "1 of . rows have no receipt", ValueError)
+        model.forget(X[290:310].tolist(), y[290:310])
+        again = partial(model.forget, X[309:311], y[309:311])
+        stays_as_it_was(model, again, r"1 of 2 rows .* is row 0", ValueError)
+        model.partial_fit(X[290:310], y[290:310]).forget(torch.from_numpy(X[309:311]).float(), y[309:311])
+
+
+def test_receipts_are_counted_and_named_and_off_by_default(tmp_path: Path) -> None:
+    X, y = rows(0, 1)
+    assert "receipts" not in make().fit(X, y).footprint().bytes
+    clf = make(receipts=True).fit(X, y)
+    assert clf.footprint().bytes["receipts"] == 16 * len(y)
+    assert "320 bytes of receipts" in str(clf.audit())
+    assert "receipts" not in str(make().fit(X, y).audit())
+    clf.forget(X[:5], y[:5])
+    assert clf.footprint().bytes["receipts"] == 16 * 15
+    clf.save(tmp_path / "with")
+    make().fit(X, y).save(tmp_path / "without")
+    assert CLDNetClassifier.load(tmp_path / "with").get_params()["receipts"] is True
+    contents = (tmp_path / "with").read_bytes()
+    twin = make(receipts=True).fit(X, y).forget(X[:5], y[:5])
+    twin.save(tmp_path / "twin")
+    assert (tmp_path / "twin").read_bytes() != contents  # another salt: digests of two models cannot be compared
+
+
+def test_receipts_follow_merged_joined_and_dropped_classes() -> None:
+    here, there, more, other = rows(0, 1), rows(1, 2, seed=1), rows(3), make().fit(*rows(4))
+    clf = make(receipts=True).fit(*here).merge([make(receipts=True).fit(*there)]).partial_fit(*more)
+    clf.forget(there[0][:3], there[1][:3]).forget(here[0][:3], here[1][:3])
+    clf.join_classes([0, 1], into=5)
+    stays_as_it_was(clf, lambda: clf.forget(here[0][3:4], here[1][3:4]), "There is no class", ValueError)
+    first = next(row for row in range(3, 20) if here[1][row] == 0)
+    clf.forget(here[0][[first]], [5]).forget_class(3)
+    assert len(clf._fitted().receipts or ()) == 50 - 7 - 10
+    for sums in (other, other.statistics()):
+        stays_as_it_was(clf, partial(clf.merge, [sums]), "keeps receipts and the other", ValueError)
+    assert other.merge([clf])._fitted().receipts is None
+
+
+def test_receipts_are_for_models_that_can_forget() -> None:
+    with pytest.raises(ValueError, match="receipts=True should be False, or True for solver='exact'"):
+        make(solver="hbo", receipts=True).fit(X, Y)
+    clf = make().fit(X, Y).set_params(receipts=True)
+    with pytest.raises(ValueError, match="receipts was False when the model was made and is True now"):
+        clf.partial_fit(X, Y)
+
+
 @pytest.mark.parametrize("name", BAD_CALLS)
 def test_what_was_not_learned_is_refused_and_the_model_stays_bit_for_bit(name: str) -> None:
     call, complaint = BAD_CALLS[name]
@@ -338,10 +467,10 @@ def test_forgetting_two_things_at_once_loses_neither_silently(monkeypatch: pytes
 
     clf, forget = make().fit(X, Y), Model.forget
 
-    def interrupted(self: Model, *arguments: Any) -> None:
+    def interrupted(self: Model, *arguments: Any) -> Model:
         monkeypatch.setattr(Model, "forget", forget)
         clf.forget(X[5:], Y[5:])  # what another thread would do meanwhile
-        forget(self, *arguments)
+        return forget(self, *arguments)
 
     monkeypatch.setattr(Model, "forget", interrupted)
     with pytest.raises(RuntimeError, match="Another thread taught this model meanwhile"):

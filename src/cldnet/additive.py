@@ -17,6 +17,7 @@ from cldnet.answers import Answers, as_models
 from cldnet.data.rows import Rows, Session
 from cldnet.device import resolve_device
 from cldnet.labels import LabelTable
+from cldnet.lessons import Lesson, Lessons
 from cldnet.model import Model
 from cldnet.nets import FeatureMap
 from cldnet.statistics import Statistics
@@ -38,13 +39,16 @@ class Additive(Answers, ABC):
     capacity: int
     random_state: Any
     _session: Session | None = None  # of the class, so that __init__ stores its arguments and nothing else
+    _lesson: Lesson | None = None
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Take rows out again, exactly: given the map, what is left equals a model that never saw them.
 
-        The rows are handed back as they were learned, with the same labels and weights, since the model kept none of them.
-        What cannot have been learned is refused; a failed call leaves the model as it was. A class without any rows left
-        leaves `classes_`; it can be taught again. Only for the exact solver, and not over a sketch (``gram=rank``).
+        Pass the rows exactly as they were learned, with the same labels and weights, since the model kept none of them.
+        Rows that were not learned are refused as far as sums can tell: if no rows could have the sums that would be left, or
+        if a model without the rows would predict them as it predicts no row that it has not seen. Make the model with
+        ``receipts=True`` to have all of them refused. A failed call leaves the model as it was. A class without any rows
+        left leaves `classes_`; it can be taught again. Only for the exact solver, and not over a sketch (``gram=rank``).
 
         A `MapTraceWarning` tells when rows have a label that was among those the map was fitted on (the first call's, unless
         ``backbone`` was a fitted map): the map's few statistics (scales, whitening, filters) keep their trace. To leave
@@ -70,7 +74,7 @@ class Additive(Answers, ABC):
         traced = sorted(model.fitted_on.intersection(rows.y.tolist()))
         with self._computing():
             work = self._copied(model)
-            work.forget(rows)
+            work = work.forget(rows, self._lesson or Lesson(work.lessons))
         if traced:  # before the swap: who makes an error of the warning keeps the model as it was
             warnings.warn(
                 f"The feature map was fitted when labels {traced[:6]} came, perhaps on some of these rows: they are gone from "
@@ -103,11 +107,11 @@ class Additive(Answers, ABC):
         model.labels.known_rows([label])
         with self._computing():
             work = self._copied(model)
-            work.forget_class(label)
+            work = work.forget_class(label)
         self._swap_in(work, model)
         return self
 
-    def merge(self, others: Iterable[Answers | Statistics]) -> Self:
+    def merge(self, others: Iterable[Answers | Statistics], *, allow_duplicates: bool = False) -> Self:
         """Take in what other models have learned: the result is the model of all their data, exactly.
 
         Classes are matched by label, whatever the order in which they came, and need not have anything in common. All
@@ -118,6 +122,9 @@ class Additive(Answers, ABC):
         ----------
         others : iterable of CLDNetClassifier or Statistics
             Models of the exact solver, or sums of such models.
+        allow_duplicates : bool
+            Merge models that share lessons with this one. Their rows count twice then, so by default they are refused, as
+            far as lessons are remembered: the last 256 of a model with ten rows or more.
         """
         self._outside_session("merge")
         model = self._model
@@ -125,7 +132,7 @@ class Additive(Answers, ABC):
         with self._computing():
             work = self._begun(parts) if model is None else self._copied(model)
             for part in parts:
-                work = work.absorb(part)
+                work = work.absorb(part, allow_duplicates)
             work.check_finite()
         self._swap_in(work, model)
         return self
@@ -193,6 +200,15 @@ class Additive(Answers, ABC):
     @abstractmethod
     def _seed(self) -> int:
         """Seed of a new model."""
+
+    @contextmanager
+    def _as_one_lesson(self) -> Iterator[None]:
+        """Take the calls within the block as one lesson: one id stands for all their rows."""
+        self._lesson = Lesson(Lessons() if self._model is None else self._model.lessons)
+        try:
+            yield
+        finally:
+            del self._lesson
 
     def _outside_session(self, name: str) -> None:
         if self._session is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cldnet.data.arrays import layout, seen_as_inputs
 from cldnet.device import threads
-from cldnet.footprint import Footprint, footprint
+from cldnet.footprint import Footprint
 from cldnet.methods.exact import Exact
 from cldnet.model import Model
 from cldnet.modelfile import save_model
@@ -160,8 +160,7 @@ class Answers(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def footprint(self) -> Footprint:
         """Bytes by kind of everything that the model keeps."""
-        model = self._fitted()
-        return footprint(model.learner, labels=len(str(model.labels.to_json()["labels"]).encode()))
+        return self._fitted().footprint
 
     def audit(
         self,

@@ -19,6 +19,7 @@ from cldnet.device import bearable_threads, resolve_device
 from cldnet.discreet import Discreet
 from cldnet.fit import log_tenths
 from cldnet.labels import LabelTable
+from cldnet.lessons import Lesson
 from cldnet.midway import MidwayFile
 from cldnet.model import Model
 from cldnet.modelfile import load_model, read_backbone
@@ -68,6 +69,9 @@ class CLDNetClassifier(Discreet):
         Seed of everything random.
     verbose : int
         1 writes a line a session to the logger ``cldnet``, 2 also one a tenth of it.
+    receipts : bool
+        ``"exact"``: keep a salted digest of each row, 16 bytes, so that `forget` refuses every row that was not learned.
+        Without them it refuses what sums can tell. Whoever has the file and a row can test whether that row was learned.
 
     Attributes
     ----------
@@ -87,6 +91,7 @@ class CLDNetClassifier(Discreet):
     """
 
     _unsaved: Sequence[MidwayFile] = ()  # of the class, as `_session` is
+    receipts: bool = False  # pickles of older versions have none
 
     def __init__(
         self,
@@ -106,6 +111,7 @@ class CLDNetClassifier(Discreet):
         n_threads: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
+        receipts: bool = False,
     ) -> None:
         self.solver = solver
         self.backbone = backbone
@@ -122,6 +128,7 @@ class CLDNetClassifier(Discreet):
         self.n_threads = n_threads
         self.random_state = random_state
         self.verbose = verbose
+        self.receipts = receipts
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CLDNetClassifier:
         """Forget everything and learn from ``X`` and ``y`` alone."""
@@ -225,6 +232,7 @@ class CLDNetClassifier(Discreet):
             on_step = log_tenths if self.verbose > 1 else None
             budget = {"epochs": self.epochs, "batch_size": self.batch_size}
             work, report = work.learn(rows, **budget, on_step=on_step, checkpoint=kept)
+            work = work.noting(rows, self._lesson or Lesson(work.lessons))
         if self.verbose:
             _log.info("learned %d rows in %.2f s; %d classes seen", len(rows.y), report.seconds, len(work.labels))
         return work
@@ -256,7 +264,8 @@ class CLDNetClassifier(Discreet):
         return clf
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name not in ("_session", "_unsaved")}
+        passing = ("_session", "_unsaved", "_lesson")
+        return {name: value for name, value in super().__getstate__().items() if name not in passing}
 
     def _seed(self, checkpoint: MidwayFile | None = None) -> int:
         """Seed of a new model: as asked for, or that of the session to go on with, or any."""
@@ -272,7 +281,7 @@ class CLDNetClassifier(Discreet):
     def _parameters(self, model: Model | None) -> tuple[Structure, dict[str, Any]]:
         """Check the parameters; return what a model is built from and its solver's options."""
         sizes = self.capacity, self.embed_dim, self.input_shape
-        now = Structure(self.solver, self.backbone, *sizes, self.dtype, self.gram)
+        now = Structure(self.solver, self.backbone, *sizes, self.dtype, self.gram, self.receipts)
         settings = Settings.of(self)
         if model is not None:
             model.structure.check_unchanged(now)
@@ -282,13 +291,15 @@ class CLDNetClassifier(Discreet):
         return LabelTable(structure.capacity) if self._model is None else self._model.labels
 
 
-def merge(models: Iterable[CLDNetClassifier | Statistics]) -> CLDNetClassifier:
+def merge(models: Iterable[CLDNetClassifier | Statistics], *, allow_duplicates: bool = False) -> CLDNetClassifier:
     """Make the model of all data that several models have learned apart, over one feature map. They stay as they are.
 
     Parameters
     ----------
     models : iterable of CLDNetClassifier or Statistics
         At least one is a classifier; the result has the parameters of the first of them.
+    allow_duplicates : bool
+        Merge models that share lessons, whose rows count twice then.
 
     Examples
     --------
@@ -306,5 +317,5 @@ def merge(models: Iterable[CLDNetClassifier | Statistics]) -> CLDNetClassifier:
         if isinstance(base, CLDNetClassifier):
             result = CLDNetClassifier(**base.get_params(deep=False))
             result._model = base._fitted()  # shared, since merging makes a copy
-            return result.merge([*parts[:number], *parts[number + 1 :]])
+            return result.merge([*parts[:number], *parts[number + 1 :]], allow_duplicates=allow_duplicates)
     raise ValueError("merge needs a classifier among its models, for its feature map: statistics have none.")

@@ -36,8 +36,16 @@ def _from_2(manifest: Manifest) -> Manifest:
     return {**manifest, "stream": {"tasks": None, "sizes": []}} if manifest.get("kind") == "model" else manifest
 
 
+def _from_3(manifest: Manifest) -> Manifest:
+    """Version 3 had neither ids of lessons nor receipts."""
+    parameters = manifest.get("parameters")
+    if manifest.get("kind") == "model" and isinstance(parameters, dict):
+        manifest = {**manifest, "parameters": {**parameters, "receipts": False}}
+    return manifest
+
+
 #: From each version to the next.
-MIGRATIONS: Mapping[int, Callable[[Manifest], Manifest]] = {1: _from_1, 2: _from_2}
+MIGRATIONS: Mapping[int, Callable[[Manifest], Manifest]] = {1: _from_1, 2: _from_2, 3: _from_3}
 #: Version of the layout that is written now.
 NEWEST = max(MIGRATIONS) + 1
 
@@ -48,11 +56,11 @@ def migrate(manifest: Mapping[str, Any]) -> Manifest:
     Examples
     --------
     >>> migrate({"schema": 1, "labels": {}})["schema"], migrate({"schema": 1})["kind"]
-    (3, 'model')
+    (4, 'model')
     >>> migrate({"schema": 99})
     Traceback (most recent call last):
     ...
-    ValueError: it has layout 99, and this version reads 1 to 3: install a newer cldnet.
+    ValueError: it has layout 99, and this version reads 1 to 4: install a newer cldnet.
     """
     manifest = dict(manifest)
     version = manifest.get("schema")

@@ -19,14 +19,16 @@ import cldnet.store as store
 from cldnet.data.rows import Inputs, Rows
 from cldnet.device import resolve_dtype
 from cldnet.fit import Progress, TaskReport, fit_task, portions, predict_logits
-from cldnet.footprint import Sizes, footprint
+from cldnet.footprint import Footprint, Sizes, footprint
 from cldnet.labels import LabelTable
+from cldnet.lessons import DIGEST_BYTES, Lesson, Lessons, Receipts, merged_receipts, row_digests
 from cldnet.math.basis import largest_cosine
 from cldnet.math.calibration import Calibration, calibrate, known_probability
 from cldnet.methods import build_learner
 from cldnet.methods.cldnet import CLDNet
 from cldnet.methods.exact import Exact
 from cldnet.methods.learner import Learner, Setting, TaskData
+from cldnet.methods.parts.unlearning import not_learned
 from cldnet.midway import MidwayFile
 from cldnet.nets import Described, is_described
 from cldnet.statistics import Statistics, joined
@@ -54,7 +56,8 @@ class Model:
     """A learner, its labels, and what is known of the inputs that it was begun with.
 
     ``borrowed`` has the labels of merged or joined classes that the map was fitted on, which the learner itself cannot know;
-    ``sizes`` how many bytes there were after each task; ``session`` the digest of the last session that had a checkpoint.
+    ``sizes`` how many bytes there were after each task; ``session`` the digest of the last session that had a checkpoint;
+    ``lessons`` the ids of what was learned last; ``receipts`` a digest of each row, if the model was asked to keep them.
     """
 
     learner: Learner
@@ -65,6 +68,8 @@ class Model:
     borrowed: frozenset[Any] = frozenset()
     sizes: Sizes = Sizes()
     session: str | None = None
+    lessons: Lessons = Lessons()
+    receipts: Receipts | None = None
 
     @classmethod
     def build(cls, structure: Structure, options: Mapping[str, Any], *, seed: int, inputs: Inputs) -> Model:
@@ -86,7 +91,8 @@ class Model:
                 raise ValueError(f"There is no memory for capacity={structure.capacity}: ask for less.") from error
             raise ValueError(f"The backbone does not take inputs of shape {shape}: {error}") from error
         _check_state(learner)
-        return cls(learner, LabelTable(structure.capacity), structure, seed, inputs)
+        receipts = Receipts.new() if structure.receipts else None
+        return cls(learner, LabelTable(structure.capacity), structure, seed, inputs, receipts=receipts)
 
     def copy(self, options: Mapping[str, Any]) -> Model:
         """Copy what learns, with its method's options of now; what the model was built from stays the same object."""
@@ -119,6 +125,15 @@ class Model:
             self._check_shown(task.x[:_SHOWN], task.y[:_SHOWN])
         self.labels.tally(rows.y, rows.weight)
         return replace(self, session=call).noted(), report
+
+    def noting(self, rows: Rows, lesson: Lesson) -> Model:
+        """Note that rows were learned in a lesson. Only the exact solver merges and forgets, and needs to know."""
+        if not isinstance(self.learner, Exact):
+            return self
+        digests = row_digests(rows)
+        lesson.add(rows, digests)
+        receipts = None if self.receipts is None else self.receipts.learned(rows, digests)
+        return replace(self, lessons=lesson.learned, receipts=receipts)
 
     def _call(self, task: TaskData, budget: Mapping[str, Any], first: bool) -> str:
         """Digest of all that a session's outcome depends on: who opens it again with something else learns that in time.
@@ -172,21 +187,43 @@ class Model:
         """Bound of Eq. 3 that the class vectors were made for."""
         return self.learner.config.gamma if isinstance(self.learner, CLDNet) else 0.0
 
-    def forget(self, rows: Rows) -> None:
-        """Take rows out again. A class without any weight left leaves the labels; its row stays reserved."""
-        numbers = self.labels.known_rows(rows.y)
-        self.exact.forget(self._task(rows, numbers))
+    def forget(self, rows: Rows, lesson: Lesson) -> Model:
+        """Subtract rows. A class without any weight left leaves the labels; its row stays reserved."""
+        numbers, digests = self.labels.known_rows(rows.y), row_digests(rows)
+        receipts = None if self.receipts is None else self.receipts.forgotten(rows, digests)
+        self._check_weights(rows, numbers)
+        # Receipts are proof: how likely the rows are need not be asked. Files of the first versions did not count examples.
+        examples = sum(count or 0 for count in self.labels.counts.values()) if receipts is None else 0
+        self.exact.forget(self._task(rows, numbers), self.labels.to_json()["labels"], examples)
         self.labels.tally(rows.y, rows.weight, sign=-1)
         weights = self.exact.class_weights.cpu()
         for label, row in dict(zip(rows.y.tolist(), numbers.tolist(), strict=True)).items():
             if weights[row] == 0:
                 self.labels.retire(label)
+        lesson.add(rows, digests)
+        return replace(self, receipts=receipts, lessons=lesson.forgotten)
 
-    def forget_class(self, label: Any) -> None:
-        """Let go of a class's sum, and of its label."""
+    def _check_weights(self, rows: Rows, numbers: NDArray[np.int64]) -> None:
+        """Refuse weights other than 1 for rows of classes that were learned without weights: they would leave fractions.
+
+        Those are the classes with as much weight as examples and with sums of whole numbers.
+        """
+        if rows.weight is None:
+            return
+        others = rows.weight != 1.0
+        for label, row in dict(zip(rows.y[others].tolist(), numbers[others].tolist(), strict=True)).items():
+            sums, weight = self.exact.class_sums[row], float(self.exact.class_weights[row])
+            if self.labels.counts[label] == weight and bool((sums == sums.round()).all()):
+                raise not_learned(
+                    f"class {label!r} was learned without weights, and others than 1 would leave fractions"
+                )
+
+    def forget_class(self, label: Any) -> Model:
+        """Drop a class's sum, its label and its receipts."""
         (row,) = self.labels.known_rows([label])
         self.exact.forget_class(int(row))
         self.labels.retire(label)
+        return replace(self, receipts=None if self.receipts is None else self.receipts.joined([label], None))
 
     def join_classes(self, labels: Sequence[Any], into: Any) -> Model:
         """Make the examples of some classes those of another one; if the map was fitted on some, it was on that one's."""
@@ -197,7 +234,8 @@ class Model:
         for label in labels:
             self.labels.retire(label)
             self.labels.add_counts({into: counts[label]})
-        return replace(self, borrowed=traced)
+        receipts = None if self.receipts is None else self.receipts.joined(labels, into)
+        return replace(self, borrowed=traced, receipts=receipts)
 
     def add_noise(self, labels: Iterable[Any], deviation: float, source: torch.Generator) -> None:
         """Move all examples of each class by one random vector of that deviation."""
@@ -205,14 +243,16 @@ class Model:
             noise = torch.randn(self.exact.class_width, generator=source, dtype=torch.float64) * deviation
             self.exact.move(row, noise.to(self.device))
 
-    def absorb(self, other: Statistics) -> Model:
+    def absorb(self, other: Statistics, allow_duplicates: bool = False) -> Model:
         """Add sums that were made over the same map, or say why they do not add up."""
-        self.statistics.check_addable(other)
+        self.statistics.check_addable(other, allow_duplicates)
         rows = torch.from_numpy(self.labels.learn(other.labels.by_row)).to(self.device)
         self.exact.absorb({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, rows)
         self.labels.take_over(other.labels)
         inputs = joined(self.inputs, other.inputs)
-        return replace(self, inputs=inputs, borrowed=self.borrowed | other.fitted_on).noted()
+        receipts = merged_receipts(self.receipts, other.receipts)
+        work = replace(self, inputs=inputs, borrowed=self.borrowed | other.fitted_on, receipts=receipts)
+        return replace(work, lessons=self.lessons.merged(other.lessons)).noted()
 
     @property
     def statistics(self) -> Statistics:
@@ -223,7 +263,8 @@ class Model:
         sums, live = self.exact.sums(), torch.from_numpy(np.sort(self.labels.columns)).to(self.device)
         sums |= {name: sums[name][live] for name in ("class_sums", "class_weights")}
         tensors = {name: tensor.detach().cpu() for name, tensor in sums.items()}
-        return Statistics(self.map_id, self.structure.gram, self.inputs, table, tensors, self.fitted_on)
+        known = self.fitted_on, self.lessons, self.receipts
+        return Statistics(self.map_id, self.structure.gram, self.inputs, table, tensors, *known)
 
     @property
     def exact(self) -> Exact:
@@ -287,6 +328,14 @@ class Model:
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         probabilities: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
         return probabilities
+
+    @property
+    def footprint(self) -> Footprint:
+        """Bytes by kind of everything that is kept."""
+        kept = footprint(self.learner, labels=len(str(self.labels.to_json()["labels"]).encode()))
+        more = {"lesson ids": self.lessons.to_tensor().numel()} if isinstance(self.learner, Exact) else {}
+        more |= {} if self.receipts is None else {"receipts": DIGEST_BYTES * len(self.receipts)}
+        return replace(kept, bytes=kept.bytes | more)
 
     @property
     def device(self) -> torch.device:

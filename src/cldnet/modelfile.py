@@ -17,6 +17,8 @@ import cldnet.store as store
 from cldnet.data.rows import Inputs
 from cldnet.footprint import Sizes
 from cldnet.labels import LabelTable
+from cldnet.lessons import LESSON_TENSORS, Lessons, Receipts, read_lessons, write_lessons
+from cldnet.methods.exact import Exact
 from cldnet.methods.learner import Learner, Setting
 from cldnet.model import Model
 from cldnet.nets import Described, FeatureMap, build_described, is_described
@@ -29,8 +31,11 @@ __all__ = ["load_model", "read_backbone", "save_model"]
 
 def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[str, Any]) -> None:
     """Write a model to one file, with the parameters of the classifier that holds it, if it can be loaded from there again."""
-    manifest = _manifest(model, parameters)
-    store.write(path, model.learner.state_dict(), manifest, partial(_check_loadable, model.learner))
+    manifest, tensors = _manifest(model, parameters), model.learner.state_dict()
+    if isinstance(model.learner, Exact):
+        more, said = write_lessons(model.lessons, model.receipts, model.labels)
+        tensors, manifest = tensors | more, manifest | said
+    store.write(path, tensors, manifest, partial(_check_loadable, model.learner))
 
 
 def _manifest(model: Model, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,9 +74,11 @@ class _Said(NamedTuple):
     tasks: int | None
     sizes: Sizes
     session: str | None
+    lessons: Lessons
+    receipts: Receipts | None
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> _Said:
+    def of(cls, manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> _Said:
         mark = None if manifest["fingerprint"] is None else Fingerprint.from_json(manifest["fingerprint"])
         inputs, labels = Inputs.from_json(manifest["inputs"]), LabelTable.from_json(manifest["labels"])
         if mark is not None and mark.input_shape != inputs.shape:
@@ -81,7 +88,10 @@ class _Said(NamedTuple):
         if session is not None and not isinstance(session, str):
             raise ValueError(f"{session!r:.80} is no session's digest")
         sizes, seed = Sizes.from_json(stream["sizes"]), manifest["parameters"]["random_state"]
-        return cls(mark, seed, inputs, labels, borrowed, stream["tasks"], sizes, session)
+        lessons, receipts = read_lessons(tensors, manifest, labels)
+        if (receipts is not None) != manifest["parameters"]["receipts"]:
+            raise ValueError("it has receipts and says that it keeps none, or the other way round")
+        return cls(mark, seed, inputs, labels, borrowed, stream["tasks"], sizes, session, lessons, receipts)
 
     def check_sizes(self, tensors: Mapping[str, Tensor], structure: Structure) -> None:
         """Refuse tensors of other sizes than such a model would have."""
@@ -95,7 +105,8 @@ class _Said(NamedTuple):
 
 def _check_loadable(learner: Learner, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> None:
     """Do with what is about to be written whatever `load` is going to do with it, but for building the model."""
-    parameters, said = manifest["parameters"], _Said.of(manifest)
+    parameters, said = manifest["parameters"], _Said.of(manifest, tensors)
+    tensors = _of_the_learner(tensors)
     plausible.check_parameters(parameters)
     _check_device(parameters["device"])
     named = "auto" if said.mark is not None else parameters["backbone"]
@@ -127,7 +138,8 @@ def load_model(
     options: Mapping[str, Any],
 ) -> Model:
     """Rebuild a model from what `save_model` wrote, over the user's module if it was made over one."""
-    said, backbone = _Said.of(manifest), structure.backbone
+    said, backbone = _Said.of(manifest, tensors), structure.backbone
+    tensors = _of_the_learner(tensors)
     if said.mark is None and isinstance(backbone, nn.Module) and not is_described(backbone):
         raise WrongModule("This model has a backbone of the library's own: load it without backbone.")
     if said.mark is not None:
@@ -145,7 +157,12 @@ def load_model(
     if said.mark is not None and model.learner.backbone is not None:
         said.mark.check_output(model.learner.backbone)
     said.check_tasks(model.learner)
-    return replace(model, labels=said.labels, borrowed=said.borrowed, sizes=said.sizes, session=said.session)
+    model = replace(model, labels=said.labels, borrowed=said.borrowed, sizes=said.sizes, session=said.session)
+    return replace(model, lessons=said.lessons, receipts=said.receipts)
+
+
+def _of_the_learner(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name not in LESSON_TENSORS}
 
 
 def _check_tied(tensors: Mapping[str, Tensor], made: Mapping[str, Tensor]) -> None:

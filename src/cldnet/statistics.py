@@ -13,6 +13,7 @@ from torch import Tensor
 import cldnet.store as store
 from cldnet.data.rows import Inputs
 from cldnet.labels import LabelTable
+from cldnet.lessons import LESSON_TENSORS, Lessons, Receipts, merged_receipts, read_lessons, write_lessons
 from cldnet.methods.parts.moments import SecondMoments, moments_for
 from cldnet.methods.parts.sums import moments_from
 from cldnet.plausible import check_numbers, read_labels, whole
@@ -45,6 +46,10 @@ class Statistics:
         Second moments (``second.…``), class sums and weights, and the number of rows.
     fitted_on : frozenset
         Labels whose rows the map was fitted on, as far as these sums know.
+    lessons : Lessons
+        Ids of the lessons learned last. Sums that share one are not added, since its rows would count twice.
+    receipts : Receipts or None
+        A salted digest of each row, if the model was asked to keep them.
 
     Examples
     --------
@@ -67,6 +72,8 @@ class Statistics:
     labels: LabelTable
     tensors: dict[str, Tensor]
     fitted_on: frozenset[Any] = frozenset()
+    lessons: Lessons = Lessons()
+    receipts: Receipts | None = None
 
     @property
     def classes(self) -> Any:
@@ -88,8 +95,8 @@ class Statistics:
         """The most by which ``vᵀGv`` can be off for a unit vector ``v``: what ``gram`` costs, 0 where all of ``G`` is kept."""
         return self._second().loss
 
-    def check_addable(self, other: Statistics) -> None:
-        """Refuse sums that do not go together; nothing changes."""
+    def check_addable(self, other: Statistics, allow_duplicates: bool = False) -> None:
+        """Refuse sums that do not go together, or that both have the same rows unless that is allowed; nothing changes."""
         if other.map_id != self.map_id:
             raise ValueError(
                 f"These sums were made over different feature maps, {self.map_id} and {other.map_id}, so they do not add up. "
@@ -100,13 +107,42 @@ class Statistics:
                 f"One has gram={self.gram!r} with {self.width} features, the other gram={other.gram!r} with {other.width}: "
                 "make all models with the same gram."
             )
+        if self.receipts is not None and other.receipts is None and other.rows:
+            raise ValueError(
+                "This model keeps receipts and the other one has none, so rows of the other one could not be forgotten: "
+                "make all models with receipts=True, or the merged one with receipts=False."
+            )
+        if not allow_duplicates:
+            self._check_duplicates(other)
         joined(self.inputs, other.inputs)
         _room_for_both(self.labels, other.labels).check(other.labels.by_row)
 
-    def __iadd__(self, other: Statistics) -> Statistics:
-        if not isinstance(other, Statistics):
-            return NotImplemented
-        self.check_addable(other)
+    def _check_duplicates(self, other: Statistics) -> None:
+        """Refuse sums of rows that are in these sums, as far as lessons are remembered: they would count twice."""
+        shared = self.lessons.shared(other.lessons)
+        # The same rows in lessons too small or too old to have an id.
+        equal = self.rows == other.rows > 0 and all(
+            torch.equal(tensor, other.tensors[name])
+            for name, tensor in self.tensors.items()
+            if name.startswith(_SECOND)
+        )
+        if shared or equal:
+            what = f"share {shared} lesson{'s' * (shared > 1)}" if shared else "have the same sums"
+            raise ValueError(
+                f"Both {what}, whose rows would count twice. Merge models that learned apart, or pass "
+                "allow_duplicates=True (--allow-duplicates) if that is what you want."
+            )
+
+    def add(self, other: Statistics, *, allow_duplicates: bool = False) -> Statistics:
+        """Add other sums in place, as ``+=`` does.
+
+        Parameters
+        ----------
+        other : Statistics
+        allow_duplicates : bool
+            Add sums that share lessons with these, whose rows count twice then.
+        """
+        self.check_addable(other, allow_duplicates)
         labels = _room_for_both(self.labels, other.labels)
         rows = torch.from_numpy(labels.learn(other.labels.by_row))
         second = copy.deepcopy(
@@ -122,9 +158,14 @@ class Statistics:
             "rows": self.tensors["rows"] + other.tensors["rows"],
         }
         labels.take_over(other.labels)
+        receipts = merged_receipts(self.receipts, other.receipts)
         inputs, fitted_on = joined(self.inputs, other.inputs), self.fitted_on | other.fitted_on
         self.tensors, self.labels, self.inputs, self.fitted_on = tensors, labels, inputs, fitted_on
+        self.lessons, self.receipts = self.lessons.merged(other.lessons), receipts
         return self
+
+    def __iadd__(self, other: Statistics) -> Statistics:
+        return self.add(other) if isinstance(other, Statistics) else NotImplemented
 
     def __add__(self, other: Statistics) -> Statistics:
         if not isinstance(other, Statistics):
@@ -147,7 +188,8 @@ class Statistics:
             "labels": self.labels.to_json(),
             "fitted_on": sorted(self.fitted_on),
         }
-        store.write(path, self.tensors, manifest, type(self)._read)
+        tensors, said = write_lessons(self.lessons, self.receipts, self.labels)
+        store.write(path, self.tensors | tensors, manifest | said, type(self)._read)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:
@@ -164,7 +206,8 @@ class Statistics:
         if not isinstance(map_id, str):
             raise ValueError(f"{map_id!r:.80} is no feature map's id")
         inputs, fitted_on = Inputs.from_json(manifest["inputs"]), read_labels(manifest["fitted_on"], labels)
-        stats = cls(map_id, gram, inputs, labels, tensors, fitted_on)
+        sums = {name: tensor for name, tensor in tensors.items() if name not in LESSON_TENSORS}
+        stats = cls(map_id, gram, inputs, labels, sums, fitted_on, *read_lessons(tensors, manifest, labels))
         _check(stats)
         return stats
 

@@ -48,6 +48,7 @@ class Structure:
     input_shape: tuple[int, ...] | None
     dtype: str
     gram: str | int = "full"
+    receipts: bool = False
 
     def __post_init__(self) -> None:
         if self.solver not in SOLVERS:
@@ -70,6 +71,11 @@ class Structure:
         check_gram(self.gram)
         if not isinstance(self.gram, str):
             check_whole("gram", self.gram)
+        if not isinstance(self.receipts, bool | np.bool_) or (self.receipts and self.solver != "exact"):
+            raise ValueError(
+                f"receipts={_shown(self.receipts)} should be False, or True for solver='exact', the one that can forget rows."
+            )
+        object.__setattr__(self, "receipts", bool(self.receipts))
 
     @property
     def class_bytes(self) -> int:

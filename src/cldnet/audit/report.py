@@ -12,7 +12,7 @@ from torch import Tensor
 from cldnet.audit.examples import examples_of, moved_classes
 from cldnet.audit.likeness import FEW, LIMIT, Finding, compare
 from cldnet.device import generator
-from cldnet.footprint import Footprint, Sizes, footprint, multiplications
+from cldnet.footprint import Footprint, Sizes, multiplications
 from cldnet.methods.exact import Exact
 from cldnet.model import Model
 from cldnet.version import __version__
@@ -108,7 +108,19 @@ class Audit:
             return Promise(name, False, f"Its bytes have changed: {sizes}.")
         extended = f" It was extended when asked to, after task {changes[-1].tasks}." if changes[-1].asked else ""
         size, begun = sum(changes[-1].bytes.values()), changes[0].tasks
-        return Promise(name, True, f"{size:,} bytes; it did not grow from task {begun} to task {self.tasks}.{extended}")
+        reason = f"{size:,} bytes; it did not grow from task {begun} to task {self.tasks}.{extended}{self._receipts}"
+        return Promise(name, True, reason)
+
+    @property
+    def _receipts(self) -> str:
+        """What receipts add, where the model was asked to keep them."""
+        kept = self.footprint.bytes.get("receipts")
+        if kept is None:
+            return ""
+        return (
+            f" Beside it are {kept:,} bytes of receipts, a salted digest for each row, as asked for (receipts=True): they grow "
+            "with the rows, and tell whoever has both the file and a row whether that row was learned."
+        )
 
     def _likeness(self) -> Promise:
         name = f"Nothing stored has a |cosine| beyond {LIMIT} with a training row"
@@ -278,7 +290,7 @@ def audit_model(
         solver=model.structure.solver,
         tasks=learner.tasks,
         classes=len(labels.classes),
-        footprint=footprint(learner, labels=len(str(labels.to_json()["labels"]).encode())),
+        footprint=model.footprint,
         macs=multiplications(learner, model.inputs.shape),
         sizes=model.sizes,
         counts=counts,

@@ -98,6 +98,9 @@ def merge_command(
         list[Path], typer.Argument(help="Files of models that were taught apart over the same features.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the model of all their data goes.")],
+    allow_duplicates: Annotated[
+        bool, typer.Option("--allow-duplicates", help="Merge models that share lessons: their photos count twice then.")
+    ] = False,
 ) -> None:
     """Make the model of all data that several models have learned apart, exactly. They stay as they are."""
     from cldnet.classifier import merge
@@ -106,7 +109,7 @@ def merge_command(
     if len(models) < 2:
         raise ValueError("Give two models or more: one alone is what it is.")
     check_new(out)
-    clf = merge([loaded(path) for path in models])
+    clf = merge([loaded(path) for path in models], allow_duplicates=allow_duplicates)
     clf.save(out)
     say(f"merged  {len(models)} models\n model  {shown(out)}: {describe_size(clf)}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,6 +50,13 @@ def learn_command(
     capacity: Annotated[
         int, typer.Option(min=1, help="For a new model: room for classes; its size follows from it.")
     ] = 1000,
+    receipts: Annotated[
+        bool,
+        typer.Option(
+            "--receipts",
+            help="For a new model: keep a 16-byte digest of each photo, so that forget refuses all that were not learned.",
+        ),
+    ] = False,
 ) -> None:
     """Learn the photos of a folder: new classes, more of old ones, or both. Nothing of the photos is kept.
 
@@ -58,12 +64,12 @@ def learn_command(
     learned twice counts twice.
     """
     known = model.exists()
-    clf = loaded(model) if known else _new(backbone, memory, size, capacity)
+    clf = loaded(model) if known else _new(backbone, memory, size, capacity, receipts)
     before = set(clf.classes_.tolist()) if known else set()
     begun = time.perf_counter()
     labels: list[str] = []
     # Portions are one session; to the exact solver they are the same without, and need not all be held until its end.
-    with nullcontext() if clf.solver == "exact" else clf.session():
+    with clf._as_one_lesson() if clf.solver == "exact" else clf.session():
         for x, _, y in portions(clf, photos_to_learn(folder), "learning"):
             clf.partial_fit(x, y)
             labels += y.tolist()
@@ -110,7 +116,7 @@ def forget_command(model: _Model, folder: _Folder) -> None:
     """Take photos out of a model again, as if it had never seen them. A class of which none is left is known no more."""
     clf = loaded(model)
     taken = 0
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, clf._as_one_lesson():
         warnings.simplefilter("always")
         for x, _, y in portions(clf, photos_to_learn(folder), "forgetting"):
             clf.forget(x, y)
@@ -121,7 +127,7 @@ def forget_command(model: _Model, folder: _Folder) -> None:
     say(f"forgot  {counted(taken, 'photo', 'photos')}\n model  {shown(model)}: {describe_size(clf)}")
 
 
-def _new(backbone: str, memory: int, size: int | None, capacity: int) -> CLDNetClassifier:
+def _new(backbone: str, memory: int, size: int | None, capacity: int, receipts: bool) -> CLDNetClassifier:
     from cldnet.classifier import CLDNetClassifier
     from cldnet.names import nearest_names
     from cldnet.nets import PRETRAINED, Expanded, ExpandedNet, FeatureMap
@@ -142,7 +148,7 @@ def _new(backbone: str, memory: int, size: int | None, capacity: int) -> CLDNetC
     else:
         side = read_source(backbone)[1].size
         made = Expanded((3, side, side), features, seed=0, bodies=[backbone])
-    return CLDNetClassifier(backbone=made, capacity=capacity, random_state=0)
+    return CLDNetClassifier(backbone=made, capacity=capacity, random_state=0, receipts=receipts)
 
 
 def _answers(clf: CLDNetClassifier, paths: Sequence[Path], top: int, reject: bool) -> list[dict[str, Any]]:

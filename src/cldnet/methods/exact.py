@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,9 @@ from cldnet.math.discriminant import Discriminant, rule_for
 from cldnet.math.left_out import Choice, left_out
 from cldnet.methods.learner import Setting, TaskData
 from cldnet.methods.mapped import BLOCK, MappedLearner
-from cldnet.methods.parts.moments import ROUNDING, check_gram, moments_for
-from cldnet.methods.parts.sums import Summed, check_addable, moments_from, upgraded, without
+from cldnet.methods.parts.moments import ROUNDING, FullMoments, check_gram, moments_for
+from cldnet.methods.parts.sums import check_addable, moments_from, upgraded
+from cldnet.methods.parts.unlearning import Summed, check_predictions, without
 
 __all__ = ["Exact", "ExactConfig"]
 
@@ -62,6 +63,8 @@ class ExactConfig:
             raise ValueError(f"products={self.products!r} should be 'float32' or 'float64'.")
 
 
+#: Examples for each feature from which on predictions tell whether a row was learned.
+_ENOUGH = 4
 _log = logging.getLogger("cldnet")
 
 
@@ -124,22 +127,35 @@ class Exact(MappedLearner):
         self.rows += len(y) if weight is None else weight.sum()
 
     @torch.no_grad()
-    def forget(self, task: TaskData) -> None:
+    def forget(self, task: TaskData, names: Sequence[Any] | None = None, examples: int = 0) -> None:
         """Subtract examples that were learned; what is left is as if they had never been seen, given the map.
 
-        What was not learned is refused as far as sums can tell: they do not know one row from another of its class.
+        What was not learned is refused as far as sums can tell (`cldnet.methods.parts.unlearning`).
+
+        Parameters
+        ----------
+        task : TaskData
+        names : sequence, optional
+            What an error calls the class rows.
+        examples : int
+            How many examples were learned, if that is known. Sums tell more if there are many for each feature.
         """
         if not self.second.invertible:
             raise ValueError(f"A sketch (gram={self.config.gram!r}) cannot forget: make the model with gram='full'.")
         taken = type(self)(self.features, self.setting, self.config).to(self.rows.device)
-        taken.scale = self.scale
-        for batch in task.batches(BLOCK):
-            taken.observe(batch)
+        h = self.represent(task.x)
+        for first in range(0, len(h), BLOCK):
+            part = slice(first, first + BLOCK)
+            weight = None if task.weight is None else task.weight[part].double()
+            taken.add(h[part] if h.is_floating_point() else h[part].float(), task.y[part], weight)
         n = max(self.seen, int(task.y.max()) + 1)
-        sums = [Summed(own.second.diagonal(), own.class_sums[:n], own.class_weights[:n]) for own in (self, taken)]
-        left = without(*sums)
-        self._solved, self.rows = None, self.rows - taken.rows
-        self.second.merge(taken.second, sign=-1.0)
+        known, gone = (Summed(own.second, own.class_sums[:n], own.class_weights[:n]) for own in (self, taken))
+        # A subclass with another `forward` may leave the limits: it has to declare its own.
+        left = without(known, gone, vars(type(self.features)).get("limits"), names)
+        if isinstance(self.second, FullMoments) and examples - len(h) >= _ENOUGH * self.class_width:
+            counted = slice(None) if task.weight is None else task.weight > 0
+            check_predictions(known, left, h[counted], task.y[counted])
+        self._solved, self.rows, self.second = None, self.rows - taken.rows, left.second
         self.class_sums[:n], self.class_weights[:n] = left.class_sums, left.class_weights
         if self.rows <= ROUNDING * taken.rows:  # what rounding of weights has left of nothing
             for tensor in (self.rows, *self.second.buffers()):

@@ -66,6 +66,7 @@ class Expanded(FeatureMap):
     """
 
     kind: ClassVar[str] = "expanded"
+    limits = RandomReLU.limits
     fits_data: ClassVar[bool] = False
     min_rows = 1
 
@@ -159,6 +160,7 @@ class ExpandedNet(Expanded):
     """
 
     kind: ClassVar[str] = "efficientnet-lite"
+    limits = RandomReLU.limits
 
     def __init__(
         self,

@@ -53,6 +53,8 @@ class FeatureMap(Described, ABC):
     why_rows: str = "to learn the scale of inputs"
     #: Whether `fit` takes anything from the data, which then leave their trace in the map.
     fits_data: ClassVar[bool] = True
+    #: Least and largest feature, if the class's own `forward` guarantees them.
+    limits: ClassVar[tuple[float, float] | None] = None
     fitted: Tensor
 
     @abstractmethod
@@ -187,6 +189,7 @@ class RandomReLU(RandomProjection):
     """
 
     kind = "random-relu"
+    limits = (0.0, FEATURE_LIMIT)
     step: Tensor
 
     def __init__(

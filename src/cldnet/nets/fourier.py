@@ -60,6 +60,7 @@ class RandomFourier(RandomProjection):
     """
 
     kind = "random-fourier"
+    limits = (-FEATURE_LIMIT, FEATURE_LIMIT)
     phase: Tensor
     bandwidth: Tensor
 

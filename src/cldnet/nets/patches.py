@@ -79,6 +79,7 @@ class WhitenedPatches(FeatureMap):
     """
 
     kind: ClassVar[str] = "patches"
+    limits = (-FEATURE_LIMIT, FEATURE_LIMIT)
 
     filters: Tensor
     offset: Tensor

@@ -65,7 +65,7 @@ def write(
     >>> write(Path(folder.name) / "model.cldnet", {"a": torch.ones(2)}, {"kind": "example"})
     >>> tensors, manifest = read(Path(folder.name) / "model.cldnet")
     >>> tensors["a"], manifest["kind"], manifest["schema"]
-    (tensor([1., 1.]), 'example', 3)
+    (tensor([1., 1.]), 'example', 4)
     >>> folder.cleanup()
     """
     name = os.fspath(path)

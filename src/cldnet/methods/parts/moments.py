@@ -55,6 +55,13 @@ class SecondMoments(nn.Module, ABC):
         least = float(diagonal.min())
         return least if least < -ROUNDING * float(diagonal.max()) else max(least, 0.0)
 
+    def has_scatter(self, class_sums: Tensor, class_weights: Tensor, rounding: float) -> bool:
+        """Tell whether rows with these class sums can have these second moments, as far as the diagonal tells.
+
+        Then the scatter within classes, ``G − Σ_c s_c s_cᵀ / n_c``, has no eigenvalue below 0, or below ``-rounding``.
+        """
+        return bool((self.diagonal() - (class_sums.square() / class_weights[:, None]).sum(0) >= -rounding).all())
+
     @property
     def energy(self) -> float:
         """The trace of ``G``: ``Σ w‖h‖²``."""
@@ -102,11 +109,21 @@ class FullMoments(SecondMoments):
 
     def solve(self, moments: Tensor, class_weights: Tensor, rows: float, alpha: float | None) -> ridge.Choice:
         """Solve exactly."""
-        return ridge.ridge(symmetric.unpack(self.packed, self.width), moments, class_weights, rows, alpha)
+        return ridge.ridge(self.dense(), moments, class_weights, rows, alpha)
+
+    def dense(self) -> Tensor:
+        """All of ``G`` as a new matrix."""
+        return symmetric.unpack(self.packed, self.width)
 
     def diagonal(self) -> Tensor:
         """The diagonal of ``G``."""
         return symmetric.diagonal(self.packed, self.width)
+
+    def has_scatter(self, class_sums: Tensor, class_weights: Tensor, rounding: float) -> bool:
+        """Tell whether rows with these class sums can have these second moments: by a Cholesky factor of their scatter."""
+        scatter = self.dense().addmm_(class_sums.mT / class_weights, class_sums, alpha=-1.0)
+        scatter.diagonal().add_(rounding)
+        return not bool(torch.linalg.cholesky_ex(scatter).info)
 
 
 class DiagonalMoments(SecondMoments):

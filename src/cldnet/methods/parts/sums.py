@@ -1,57 +1,16 @@
-"""Sums that are added to each other, taken out again, or read from older files: what goes together, and what cannot be."""
+"""Sums that are added to each other, or read from older files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from cldnet.math import symmetric
-from cldnet.methods.parts.moments import ROUNDING, SecondMoments, moments_for
+from cldnet.methods.parts.moments import SecondMoments, moments_for
 
-__all__ = ["Summed", "check_addable", "moments_from", "upgraded", "without"]
-
-
-class Summed(NamedTuple):
-    """What is known of examples class by class: the diagonal of ``G``, class sums and class weights."""
-
-    diagonal: Tensor
-    class_sums: Tensor
-    class_weights: Tensor
-
-
-def without(known: Summed, taken: Summed) -> Summed:
-    """Subtract what is known of some examples, or refuse it if what is left cannot be the sums of any examples.
-
-    Weights are not negative, a class without weight has no sum, and features have no negative variance within classes:
-    ``Σ h² ≥ Σ_c (Σ h)² / n_c``. Rounding of weights that are not whole numbers is allowed for, and leaves no trace of a
-    class that is gone.
-
-    Examples
-    --------
-    >>> known = Summed(torch.tensor([5.0]), torch.tensor([[3.0]]), torch.tensor([2.0]))  # the rows 1 and 2
-    >>> without(known, Summed(torch.tensor([4.0]), torch.tensor([[2.0]]), torch.tensor([1.0])))
-    Summed(diagonal=tensor([1.]), class_sums=tensor([[1.]]), class_weights=tensor([1.]))
-    >>> without(known, Summed(torch.tensor([9.0]), torch.tensor([[3.0]]), torch.tensor([1.0])))
-    Traceback (most recent call last):
-    ...
-    ValueError: These rows were not among those learned, or not with these labels and weights, so nothing was forgotten...
-    """
-    diagonal, sums, weights = (have - less for have, less in zip(known, taken, strict=True))
-    slack = ROUNDING * known.class_weights
-    left = weights > slack
-    within = diagonal - (sums[left].square() / weights[left, None]).sum(0)
-    # Against the largest square: a feature that no row has any more is 0 but for what rounding left of rows forgotten before.
-    largest = known.diagonal.max()
-    gone = sums[~left].square() > ROUNDING**2 * known.class_weights[~left, None] * largest
-    if (weights < -slack).any() or gone.any() or (within < -ROUNDING * largest).any():
-        raise ValueError(
-            "These rows were not among those learned, or not with these labels and weights, so nothing was forgotten. "
-            "Hand rows back as they were learned, and no more often than they were."
-        )
-    return Summed(diagonal, torch.where(left[:, None], sums, 0.0), torch.where(left, weights, 0.0))
+__all__ = ["check_addable", "moments_from", "upgraded"]
 
 
 def check_addable(own: Mapping[str, Tensor], other: Mapping[str, Tensor], rows_of: Tensor, capacity: int) -> None:

@@ -1,0 +1,104 @@
+"""Ids of lessons are kept in a table of fixed size; receipts are read from files as from a stranger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cldnet.data.rows import Rows
+from cldnet.labels import LabelTable
+from cldnet.lessons import Lesson, Lessons, Receipts, read_lessons, row_digests, write_lessons
+
+IDS = st.lists(st.binary(min_size=16, max_size=16).filter(any), max_size=300)
+
+
+def rows(x: Any, y: Any, weight: Any = None) -> Rows:
+    return Rows.checked(x, y, weight, None, LabelTable(capacity=100))
+
+
+@given(IDS)
+def test_the_table_keeps_the_newest_ids_in_a_fixed_number_of_bytes(ids: list[bytes]) -> None:
+    lessons = Lessons()
+    for one in ids:
+        lessons = lessons.added(one)
+    newest_first = list(dict.fromkeys(reversed(ids)))
+    assert [*reversed(lessons.ids)] == newest_first[:256]
+    assert lessons.to_tensor().shape == (256, 16)
+    assert Lessons.from_tensor(lessons.to_tensor()) == lessons
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda table: table[:255],
+        lambda table: table.to(torch.int16),
+        lambda table: torch.cat([table[:1], table[:1], table[2:]]),
+        lambda table: torch.cat([table[1:2] * 0, table[1:]]),
+    ],
+    ids=["size", "type", "twice", "gap"],
+)
+def test_ids_that_no_model_has_are_refused(spoil: Any) -> None:
+    lessons = Lessons().added(b"a" * 16, b"b" * 16)
+    with pytest.raises(ValueError, match="lessons should"):
+        Lessons.from_tensor(spoil(lessons.to_tensor()))
+
+
+def test_a_lesson_of_nine_rows_leaves_no_id_and_one_of_ten_does() -> None:
+    x, y = np.arange(20.0).reshape(10, 2), ["a"] * 10
+    for weight, known in (([1.0] * 10, 1), ([0.0] + [1.0] * 9, 0)):  # a row without weight does not count
+        lesson, part = Lesson(Lessons()), rows(x, y, weight)
+        lesson.add(part, row_digests(part))
+        assert len(lesson.learned.ids) == known
+        assert lesson.learned.shared(lesson.forgotten) == 0
+
+
+def test_a_digest_is_of_the_numbers_and_the_weight() -> None:
+    x = np.array([[0.0, 1.0], [2.0, 3.0]])
+    plain = row_digests(rows(x, ["a", "b"]))
+    assert plain == row_digests(rows(x.astype(np.float32), [1, 2])) == row_digests(rows(x.tolist(), ["a", "b"], [1, 1]))
+    assert plain == row_digests(rows(np.array([[-0.0, 1.0], [2.0, 3.0]]), ["a", "b"]))
+    assert len({*plain, *row_digests(rows(x + 1, ["a", "b"])), *row_digests(rows(x, ["a", "b"], [2, 2]))}) == 6
+
+
+def table() -> LabelTable:
+    labels = LabelTable(capacity=4)
+    labels.learn(["a", "b"])
+    return labels
+
+
+def test_receipts_are_written_and_read() -> None:
+    part = rows([[1.0], [2.0], [3.0]], ["a", "b", "b"])
+    receipts = Receipts.new().learned(part, row_digests(part)).merged(Receipts.new().learned(part, row_digests(part)))
+    tensors, manifest = write_lessons(Lessons(), receipts, table())
+    assert tensors["receipts"].shape == (6, 16)
+    assert read_lessons(tensors, manifest, table()) == (Lessons(), receipts)
+    assert read_lessons({}, {}, table()) == (Lessons(), None)  # a file of before
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda tensors, said: tensors.pop("receipts"),
+        lambda tensors, said: said.update(receipts=None),
+        lambda tensors, said: said["receipts"][0].update(salt="00"),
+        lambda tensors, said: said["receipts"][0].update(salt=7),
+        lambda tensors, said: said["receipts"][0].update(counts=[1, 1]),
+        lambda tensors, said: said["receipts"][0].update(counts=[-1, 4]),
+        lambda tensors, said: said["receipts"][0].update(counts=[3]),
+        lambda tensors, said: said["receipts"].append(said["receipts"][0] | {"counts": [0, 0]}),
+        lambda tensors, said: said.update(receipts="all"),
+        lambda tensors, said: tensors.update(receipts=tensors["receipts"][:, :8]),
+        lambda tensors, said: tensors.update(receipts=tensors["receipts"].float()),
+    ],
+)
+def test_receipts_that_no_model_has_are_refused(spoil: Any) -> None:
+    part = rows([[1.0], [2.0], [3.0]], ["a", "b", "b"])
+    tensors, manifest = write_lessons(Lessons(), Receipts.new().learned(part, row_digests(part)), table())
+    spoil(tensors, manifest)
+    with pytest.raises(ValueError, match="its receipts"):
+        read_lessons(tensors, manifest, table())
