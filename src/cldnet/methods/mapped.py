@@ -145,7 +145,7 @@ class MappedLearner(Learner, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle should not grow, by what was solved, with the number of classes.
-        return {**self.__dict__, "_solved": None}
+        return {**super().__getstate__(), "_solved": None}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state, and let go of what was solved from the old one."""
