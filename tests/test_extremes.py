@@ -118,6 +118,7 @@ def test_inputs_that_tell_nothing_give_numbers_all_the_same(solver: str, value: 
     [
         (lambda X: 1e300 * X, "too large for float32. Bring X into a smaller range"),
         (lambda X: 1e-300 * X, "vary by less than 1e-150, which is too little to reckon with: multiply X"),
+        (lambda X: X + 1e15, r"varies by .* around 1e\+15, .*: subtract an offset first"),
         (lambda X: np.where(X.max() > X, X, np.inf), "contains infinity"),
         (lambda X: np.where(X.max() > X, X, np.nan), "contains NaN"),
     ],
@@ -147,6 +148,33 @@ def test_few_rows_and_few_classes(solver: str) -> None:
     check_answers(clf, ROWS[::COUNT], LABELS[::COUNT])
     clf.partial_fit(ROWS[:1], LABELS[:1])
     check_answers(clf, ROWS, least=0.0)
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("weights", [1e-300, np.where(LABELS == 0, 1e-300, 1.0)])
+def test_weights_too_small_to_count_are_refused(solver: str, weights: Any) -> None:
+    clf = make(solver)
+    with pytest.raises(ValueError, match=r"sample_weight has values of 1e-300; expected 0, or 1e-12 to 1e\+12"):
+        clf.partial_fit(ROWS, LABELS, sample_weight=weights)
+    assert not hasattr(clf, "classes_")
+
+
+@pytest.mark.parametrize("weight", [1 / len(ROWS), 1e-12])
+def test_weights_that_add_up_to_hardly_a_row_are_refused_by_the_exact_solver(weight: float) -> None:
+    with pytest.raises(ValueError, match=r"add up to .* for 100 rows\. .*sample_weight / sample_weight\.mean\(\)"):
+        make("exact").partial_fit(ROWS, LABELS, sample_weight=weight)
+    clf = taught(make("exact"), ROWS)
+    check_answers(clf.partial_fit(ROWS, LABELS, sample_weight=weight), ROWS)  # beside rows that are known already
+
+
+def test_weights_that_add_up_to_far_fewer_rows_than_there_are_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    make("exact").partial_fit(ROWS, LABELS, sample_weight=0.3)
+    assert not caplog.text
+    make("exact").partial_fit(ROWS, LABELS, sample_weight=0.2)
+    assert "The weights add up to 20 for 100 rows" in caplog.text
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

@@ -279,6 +279,7 @@ def test_weights_are_a_copy_and_one_number_is_for_every_row() -> None:
     weights = np.ones(2)
     as_weights(weights, rows=2)[0] = 9
     assert weights.tolist() == [1.0, 1.0]
+    assert as_weights([1e-12, 1e12], rows=2).tolist() == [1e-12, 1e12]
     assert as_weights(np.float32(3), rows=2).tolist() == [3.0, 3.0]
     assert as_weights([True, False], rows=2).tolist() == [1.0, 0.0]
 
@@ -302,6 +303,12 @@ NOT_FINITE = (
             [1.0, -0.5],
             r"^sample_weight has negative values \(-0.5 is the least\); expected 0 or more a row. To take rows out, use",
         ),
+        (
+            [1.0, 1e-300],
+            r"^sample_weight has values of 1e-300; expected 0, or 1e-12 to 1e\+12, about 1 .* Divide the weights",
+        ),
+        ([9e-13, 1.0], "^sample_weight has values of 9e-13; expected 0, or 1e-12"),
+        ([2e12, 1.0], r"^sample_weight has values of 2e\+12; expected 0, or 1e-12"),
         (
             [1.0] * 3,
             r"^sample_weight has shape \(3,\); expected \(2,\), one weight a row of X\. Give each row its weight, or leave",

@@ -201,3 +201,54 @@ def test_what_varies_by_less_than_numbers_can_square_is_refused() -> None:
         scale.fit(1e-200 * torch.randn(9, 2, generator=generator(0), dtype=torch.float64))
     assert not scale.fitted
     scale.fit(torch.full((9, 2), 1e-200, dtype=torch.float64))  # it does not vary at all
+
+
+# Values far from zero
+
+
+def around(offset: float, columns: int = 3, dtype: torch.dtype = torch.float64) -> Tensor:
+    rows = torch.randint(0, 17, (50, columns), generator=generator(0))
+    return (rows.double() + offset).to(dtype)
+
+
+@pytest.mark.parametrize("offset", [1e14, -1e15])
+@pytest.mark.parametrize(("shape", "what"), [((4,), "Column 0 of X, and 3 more,"), ((2, 2), "Channel 0 of X")])
+def test_inputs_whose_differences_scaling_would_lose_are_refused(
+    offset: float, shape: tuple[int, ...], what: str
+) -> None:
+    scale = InputScale(shape)
+    before = copy.deepcopy(scale.state_dict())
+    words = rf"{what} varies by 16 around {offset:.3g}, .*: subtract an offset first".replace("+", r"\+")
+    with pytest.raises(ValueError, match=words):
+        scale.fit(around(offset, 4).reshape(50, *shape))
+    assert all(torch.equal(before[name], value) for name, value in scale.state_dict().items())
+
+
+def test_a_column_whose_differences_scaling_loses_is_named_beside_others(caplog: pytest.LogCaptureFixture) -> None:
+    InputScale((3,)).fit(torch.cat([around(0, 2), around(1e15, 1)], dim=1))
+    assert "Column 2 of X varies by 16 around 1e+15" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("offset", "dtype"), [(1e20, torch.float64), (-1e16, torch.float64), (1e12, torch.float32), (0, torch.float32)]
+)
+def test_inputs_that_do_not_vary_are_told(offset: float, dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
+    InputScale((3,)).fit(around(offset, dtype=dtype) if offset else torch.zeros(50, 3))
+    assert "X does not vary" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        around(1e11),
+        around(1e8, dtype=torch.float32),
+        around(0, dtype=torch.float32).to(torch.uint8),
+        torch.cat([around(0), torch.full((50, 1), -1e30, dtype=torch.float64)], dim=1),
+        torch.cat([around(0), 1e15 + torch.arange(50.0).double()[:, None] % 2 / 8], dim=1),
+        torch.zeros(1, 3),
+    ],
+    ids=["far", "far in float32", "bytes", "constant", "constant but for rounding", "one row"],
+)
+def test_inputs_that_can_be_told_apart_are_taken_without_a_word(x: Tensor, caplog: pytest.LogCaptureFixture) -> None:
+    InputScale(tuple(x.shape[1:])).fit(x)
+    assert not caplog.text

@@ -17,6 +17,8 @@ from cldnet.labels import as_labels
 __all__ = ["as_inputs", "as_targets", "as_weights", "layout", "plain", "seen_as_inputs"]
 
 _CHANNELS = (1, 3, 4)
+#: Weights beyond these are lost beside others, or overflow when they are multiplied.
+_WEIGHTS = (1e-12, 1e12)
 _NUMBERS = (
     "X should hold numbers: leave that column out, or encode it, for example with sklearn.preprocessing.OneHotEncoder."
 )
@@ -245,6 +247,13 @@ def as_weights(sample_weight: Any, rows: int) -> NDArray[np.float64]:
         raise ValueError(
             f"sample_weight has negative values ({weights.min():g} is the least); expected 0 or more a row. To take rows out, "
             "use forget."
+        )
+    least, most = _WEIGHTS
+    strange = weights[(weights > 0) & ((weights < least) | (weights > most))]
+    if len(strange):
+        raise ValueError(
+            f"sample_weight has values of {strange[0]:g}; expected 0, or {least:g} to {most:g}, about 1 on average. Divide the "
+            "weights by their mean, and give rows that should not count the weight 0."
         )
     if not weights.any():
         raise ValueError("All sample weights are zero: there is nothing to learn. Leave the call out.")

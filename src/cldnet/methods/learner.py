@@ -256,6 +256,14 @@ class Learner(nn.Module, ABC):
         self.resize_for(state)
         self.load_state_dict(dict(state), strict=True)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # torch leaks memory whenever it copies or unpickles a generator itself, and every `partial_fit` copies its learner.
+        return {**self.__dict__, "generator": self.generator.get_state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = {**state, "generator": torch.Generator().set_state(state["generator"])}
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[f"{prefix}random"] = self.generator.get_state()

@@ -6,6 +6,7 @@ The state is ``G = Σ hhᵀ``, one feature sum ``Σ h`` and one weight ``n_c`` a
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -23,6 +24,10 @@ __all__ = ["BLOCK", "MappedLearner"]
 
 #: Rows whose products are added up in the features' own type before float64 takes over.
 BLOCK = 1024
+#: What the weights of a model add up to at least, as many rows; below this share of its rows, estimates begin to fail.
+_LEAST_WEIGHT = 2.0
+_LEAST_SHARE = 0.25
+_log = logging.getLogger("cldnet")
 
 
 class MappedLearner(Learner, ABC):
@@ -84,7 +89,21 @@ class MappedLearner(Learner, ABC):
                 f"The first call needs at least {self.features.min_rows} rows, {self.features.why_rows}, and got "
                 f"{len(task)} (n_samples={len(task)}). Collect some more, for example with `with clf.session():`."
             )
+        if task.weight is not None:
+            self._check_weights(task.weight)
         super().begin_task(task)
+
+    def _check_weights(self, weight: Tensor) -> None:
+        """Refuse weights that add up to hardly a row: what a class looks like is estimated as if from that many rows."""
+        rows, total = int((weight > 0).sum()), float(self.class_weights.sum() + weight.sum())
+        what = (
+            f"The weights add up to {total:.3g} for {rows} rows. A weight counts as that many rows, so they should be about 1 "
+            "on average: give sample_weight / sample_weight.mean()."
+        )
+        if total < min(rows, _LEAST_WEIGHT):
+            raise ValueError(what)
+        if total < _LEAST_SHARE * rows:
+            _log.warning("%s The model may answer no better than by chance.", what)
 
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if nobody has fitted it before."""
@@ -145,7 +164,7 @@ class MappedLearner(Learner, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle should not grow, by what was solved, with the number of classes.
-        return {**self.__dict__, "_solved": None}
+        return {**super().__getstate__(), "_solved": None}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state, and let go of what was solved from the old one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from math import isfinite, prod
 
@@ -15,6 +16,11 @@ _SCALED_AT_ONCE = 1 << 19
 _FITTED_AT_ONCE = 1 << 24
 #: The share of its mean by which a feature varies at least, if it is more than rounding: 1e-6 for what comes in float32.
 _RESOLUTION = {torch.float64: 1e-13}
+#: A column is constant if it varies by no more than this many times the rounding of its values.
+_ROUNDINGS = 8
+#: A column whose range is less than this share of the spread that it is divided by tells a model nothing.
+_LEAST_RANGE = 1 / 1024
+_log = logging.getLogger("cldnet")
 
 
 class InputScale(nn.Module):
@@ -77,6 +83,7 @@ class InputScale(nn.Module):
         common = deviation[varies].square().mean().sqrt() if varies.any() else deviation.new_ones(())
         # What never varied may be a huge number, which is not known to within the common spread.
         spread = _rounded(torch.where(varies, deviation, torch.maximum(common, 1e-6 * mean.abs())))
+        _check_told_apart(x, dims, mean, spread, varies)
         self.mean.copy_(_rounded_within(mean, spread))
         self.spread.copy_(spread)
         self.fitted.fill_(True)
@@ -115,6 +122,31 @@ class InputScale(nn.Module):
     def scaled(self, x: Tensor) -> Tensor:
         """Scale inputs in float64, all at once."""
         return _float64(x).sub_(self.mean).div_(self.spread)
+
+
+def _check_told_apart(x: Tensor, dims: list[int], mean: Tensor, spread: Tensor, varies: Tensor) -> None:
+    """Refuse inputs that vary, but by too little for their distance from zero to survive scaling; log it for single columns."""
+    if len(x) < 2 or bool((varies | (mean == 0)).all() & varies.any()):
+        return
+    span = (x.amax(dims, keepdim=True).double() - x.amin(dims, keepdim=True).double())[0]
+    rounding = torch.finfo(x.dtype if x.is_floating_point() else torch.float32).eps * mean.abs()
+    told = varies | (span >= _LEAST_RANGE * spread)
+    lost = ~told & (span > _ROUNDINGS * rounding)
+    if bool(lost.any()):
+        first, others = int(lost.flatten().nonzero()[0]), int(lost.sum()) - 1
+        what = (
+            f"{'Column' if x.ndim == 2 else 'Channel'} {first} of X{f', and {others} more,' if others else ''} varies by "
+            f"{span.flatten()[first]:.3g} around {mean.flatten()[first]:.3g}, which is too little to tell its values apart: "
+            "subtract an offset first, for example X - X[0]."
+        )
+        if not told.any():
+            raise ValueError(what)
+        _log.warning("%s It is taken as constant.", what)
+    elif not told.any():
+        _log.warning(
+            "X does not vary, so nothing in it tells classes apart. If its values were different once, numbers of their size "
+            "could not hold the difference: subtract an offset from X where it is made."
+        )
 
 
 def _float64(x: Tensor) -> Tensor:
