@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint quick benchmark benchmark-check kill-test crash-test fuzz-test fault-test clean
+.PHONY: demo test lint quick benchmark benchmark-check kill-test crash-test lock-test fuzz-test fault-test clean
 
 demo: .venv/installed
 	$(BIN)/cldnet demo
@@ -27,6 +27,9 @@ kill-test: .venv/installed  # about ten minutes: a bench that is killed twenty t
 
 crash-test: .venv/installed  # a model that is taught and saved, killed 200 times for each solver: nothing lost, the same bits at the end
 	OMP_NUM_THREADS=1 $(BIN)/python tests/crash.py --kills 200
+
+lock-test: .venv/installed  # about five minutes: eight processes teach one file 200 lessons, some are killed; no lesson is lost or learned twice
+	OMP_NUM_THREADS=1 $(BIN)/python tests/lessons.py --lessons 200 --processes 8
 
 fuzz-test: .venv/installed  # half an hour: 22,000 files that were spoiled or forged; refused in a sentence, or harmless
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py

@@ -8,7 +8,7 @@ are `cldnet learn`, run in a process forked from this one, which has imported ev
 quarter are killed (``kill -9``): at any moment, while they hold the file's lock, or while they write. A killed lesson is not
 repeated. Meanwhile a reader loads the model again and again. It ends after so many lessons were acknowledged ("learned …" was
 printed, or `save` returned). Then every acknowledged lesson must be in the model once, every other one once or not at all, and
-none in part. Exits with 1 if anything of this does not hold.
+none in part. Exits with 1 if anything of this does not hold. With ``--small`` all lessons are in Python, for a small model.
 """
 
 from __future__ import annotations
@@ -37,12 +37,17 @@ import cldnet.data.images.photos
 import cldnet.nets.expanded  # noqa: F401  (what commands import when they run)
 from cldnet import CLDNetClassifier, FileChangedError, locked
 from cldnet.cli import main as cldnet_command
+from cldnet.nets import RandomReLU
 
 SIDE = 32
 NEW = ("--memory", "1", "--size", str(SIDE), "--capacity", "1000")
 SHARED = "shared"
 #: Seconds that no lesson takes, unless it hangs.
 PATIENCE = 600
+#: Ways to teach, each with how many lessons of ten it has.
+WAYS = {"the command": 7, "python": 2, "a process": 1}
+#: The longest delay of a kill in seconds: a process waits, learns and saves in that time; holds the lock; writes.
+DELAYS = {"any moment": 3.0, "holding the lock": 0.5, "writing": 0.05}
 COMMAND = "import sys; sys.argv[0] = 'cldnet'; from cldnet.cli import main; main()"
 
 
@@ -102,19 +107,24 @@ class Lesson:
         cldnet_command()
 
     def in_python(self, model: Path) -> None:
-        """Hope that nobody else changes the file meanwhile, and take the lock if somebody did."""
+        """Hope that nobody else changes the file meanwhile, and take the lock if somebody did, or if there is no file."""
         try:
             self.teach(model)
-        except FileChangedError:
+        except (FileChangedError, FileNotFoundError):
             with locked(model):
-                self.teach(model)
+                self.teach(model, begin=not model.exists())
         print("learned  in Python", flush=True)
 
-    def teach(self, model: Path) -> None:
-        clf = CLDNetClassifier.load(model)
+    def teach(self, model: Path, begin: bool = False) -> None:
+        clf = small_model() if begin else CLDNetClassifier.load(model)
         x = np.random.default_rng(self.number).integers(256, size=(self.photos + 1, SIDE, SIDE, 3), dtype=np.uint8)
         clf.partial_fit(x, [self.label] * self.photos + [SHARED])
         clf.save(model)
+
+
+def small_model() -> CLDNetClassifier:
+    features = RandomReLU((3, SIDE, SIDE), features=16, seed=0)
+    return CLDNetClassifier(backbone=features, capacity=1000, random_state=0, n_threads=1)
 
 
 def forked(work: Callable[[], object], said: Path) -> int:
@@ -167,6 +177,7 @@ class School:
 
     folder: Path
     processes: int
+    small: bool
     draw: random.Random
     running: list[Lesson] = field(default_factory=list)
     acknowledged: list[Lesson] = field(default_factory=list)
@@ -180,13 +191,12 @@ class School:
 
     def next_lesson(self) -> Lesson:
         draw, self.number = self.draw, self.number + 1
-        way = (
-            draw.choices(("the command", "python", "a process"), (7, 2, 1))[0] if self.model.exists() else "the command"
-        )
-        moment = draw.choice(("any moment", "holding the lock", "writing")) if draw.random() < 0.25 else None
-        # Long enough for a process to wait, learn and save; about as long as it holds the lock; about as long as it writes.
-        longest = {"any moment": 3.0, "holding the lock": 0.5, "writing": 0.05}.get(moment or "", 0.0)
-        return Lesson(self.number, way, moment, self.folder, draw.uniform(0, longest))
+        way = "python" if self.small else draw.choices([*WAYS], [*WAYS.values()])[0]
+        if way == "python" and not self.small and not self.model.exists():
+            way = "the command"  # which knows what a new model is to be
+        moment = draw.choice([*DELAYS]) if draw.random() < 0.25 else None
+        delay = 0.0 if moment is None else draw.uniform(0, DELAYS[moment] * (0.1 if self.small else 1))
+        return Lesson(self.number, way, moment, self.folder, delay)
 
     def start(self) -> None:
         lesson = self.next_lesson()
@@ -235,14 +245,14 @@ def read_on(model: Path, stop: Path) -> None:
     print(f"loaded {times} times meanwhile, whole each time")
 
 
-def teach(folder: Path, lessons: int, processes: int, draw: random.Random) -> None:
-    school, begun = School(folder, processes, draw), time.monotonic()
+def teach(folder: Path, lessons: int, processes: int, small: bool, draw: random.Random) -> None:
+    school, begun = School(folder, processes, small, draw), time.monotonic()
     reader = forked(lambda: read_on(school.model, folder / "stop"), folder / "reader.txt")
     wanted = 0.0
     while len(school.acknowledged) < lessons or school.running:
         if len(school.running) < processes and len(school.acknowledged) < lessons and time.monotonic() >= wanted:
             school.start()
-            wanted = time.monotonic() + draw.expovariate(10.0)
+            wanted = time.monotonic() + draw.expovariate(200.0 if small else 10.0)
         school.look()
         time.sleep(0.002)
     last = school.next_lesson()  # nobody kills this one, and it removes what killed writers left
@@ -253,8 +263,9 @@ def teach(folder: Path, lessons: int, processes: int, draw: random.Random) -> No
         school.look()
         time.sleep(0.002)
     (folder / "stop").touch()
-    assert os.waitpid(reader, 0)[1] == 0, (folder / "reader.txt").read_text()
+    read_well = os.waitpid(reader, 0)[1] == 0
     unsaid = school.check()
+    assert read_well, (folder / "reader.txt").read_text()
     waited = sum("Waiting for process" in lesson.said.read_text() for lesson in school.acknowledged)
     ways = Counter(lesson.way for lesson in school.acknowledged)
     print(
@@ -271,10 +282,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lessons", type=int, default=200)
     parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="lessons-") as folder:
-        teach(Path(folder), chosen.lessons, chosen.processes, random.Random(chosen.seed))
+        teach(Path(folder), chosen.lessons, chosen.processes, chosen.small, random.Random(chosen.seed))
     return 0
 
 
