@@ -85,7 +85,7 @@ def locked(
         _share(side, target)
         yield
     finally:
-        lock.release()
+        _let_go(lock, target)
 
 
 def _lock_file(target: Path) -> Path:
@@ -115,6 +115,14 @@ def _taken(lock: BaseFileLock, path: str | os.PathLike[str], seconds: float) -> 
                 error.strerror,
             )
     return True
+
+
+def _let_go(lock: BaseFileLock, target: Path) -> None:
+    """Release the lock. What was saved is saved, so a disk that fails now must not say otherwise."""
+    try:
+        lock.release()
+    except OSError as error:
+        _log.warning("The lock of %s is free only when this process ends (%s).", target, error.strerror or error)
 
 
 def _sign(handle: int) -> None:

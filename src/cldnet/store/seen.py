@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cldnet.store.disk import writing
+
 __all__ = ["FileChangedError", "SeenFiles"]
 
 #: Files that are remembered; the oldest go first, so that saving under ever new names takes no ever growing memory.
@@ -56,7 +58,8 @@ class SeenFiles:
     def check_unchanged(self, path: str | os.PathLike[str]) -> None:
         """Refuse a file that is remembered as another one. To be called with the file's lock held."""
         known = {self.versions[name] for name in _names(path) if name in self.versions}
-        version = _version(path) if known else None
+        with writing(path):
+            version = _version(path) if known else None
         if version is not None and version not in known:
             raise FileChangedError(
                 f"{os.fspath(path)!r} has changed since this model was loaded from it or saved to it, and saving would undo "
