@@ -27,6 +27,8 @@ _LOOK = 1.0
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 #: Bytes of a file name that all common file systems allow, less those that the lock file's name has in addition.
 _LONGEST_NAME = 255 - len("..lock")
+#: Locks that the disk did not release. They are kept, or this process would wait for itself.
+_unreleased: list[BaseFileLock] = []
 _log = logging.getLogger("cldnet")
 
 
@@ -122,6 +124,7 @@ def _let_go(lock: BaseFileLock, target: Path) -> None:
     try:
         lock.release()
     except OSError as error:
+        _unreleased.append(lock)
         _log.warning("The lock of %s is free only when this process ends (%s).", target, error.strerror or error)
 
 
