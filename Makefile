@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint quick benchmark benchmark-check kill-test crash-test fuzz-test fault-test floors clean
+.PHONY: demo test lint quick benchmark benchmark-check kill-test crash-test lock-test forget-test fuzz-test fault-test floors clean
 
 demo: .venv/installed
 	$(BIN)/cldnet demo
@@ -27,6 +27,12 @@ kill-test: .venv/installed  # about ten minutes: a bench that is killed twenty t
 
 crash-test: .venv/installed  # a model that is taught and saved, killed 200 times for each solver: nothing lost, the same bits at the end
 	OMP_NUM_THREADS=1 $(BIN)/python tests/crash.py --kills 200
+
+lock-test: .venv/installed  # about five minutes: eight processes teach one file 200 lessons, some are killed; no lesson is lost or learned twice
+	OMP_NUM_THREADS=1 $(BIN)/python tests/locks.py --lessons 200 --processes 8
+
+forget-test: .venv/installed  # about an hour: 10,000 wrong calls of forget are refused, or do no harm; CLDNET_DATA names the data
+	OMP_NUM_THREADS=1 $(BIN)/python tests/forgetting.py --out results/trust/forget.json
 
 fuzz-test: .venv/installed  # half an hour: 22,000 files that were spoiled or forged; refused in a sentence, or harmless
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py

@@ -240,7 +240,7 @@ def check_left(folder: Path, solver: str) -> None:
     Only a kill between the last saving and the removal of that session's checkpoint can leave it, since nobody opens another
     session then; the model must know that it has learned it.
     """
-    left = {path.name for path in folder.iterdir()} - {"model", "predictions.npy", "log"}
+    left = {path.name for path in folder.iterdir()} - {"model", ".model.lock", "predictions.npy", "log"}
     assert left <= {"session"}, f"{sorted(left)} were left over"
 
     def learned() -> None:

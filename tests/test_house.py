@@ -21,7 +21,7 @@ from cldnet.data.streams import split_digits
 
 ROOT = Path(__file__).parents[1]
 #: design.md, "Dependencies", less safetensors: the store reads and writes that format itself, and tests hold it against theirs.
-CORE = {"torch", "numpy", "scikit-learn", "typer", "rich"}
+CORE = {"torch", "numpy", "scikit-learn", "typer", "rich", "filelock"}
 
 
 def test_the_core_depends_on_nothing_that_the_design_does_not_name() -> None:

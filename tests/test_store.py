@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.files import files_in
 from torch import nn
 
 import cldnet.store as store
@@ -246,7 +247,7 @@ def test_parameters_that_could_not_be_loaded_leave_the_file_as_it_was(name: str,
     clf.set_params(**WRONG[name])
     with pytest.raises(ValueError, match=f"{next(iter(WRONG[name]))}="):
         clf.save(path)
-    assert [file.read_bytes() for file in tmp_path.iterdir()] == [before]
+    assert [file.read_bytes() for file in files_in(tmp_path)] == [before]
     assert_same(CLDNetClassifier.load(path), make(solver).fit(X, Y))
 
 
@@ -294,7 +295,7 @@ def test_a_model_that_could_not_be_loaded_leaves_the_file_as_it_was(
     ) as caught:
         clf.save(path)
     assert why in str(caught.value)
-    assert [file.read_bytes() for file in tmp_path.iterdir()] == [before]
+    assert [file.read_bytes() for file in files_in(tmp_path)] == [before]
 
 
 def test_a_module_that_answers_at_random_is_not_saved(tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ def test_a_module_that_answers_at_random_is_not_saved(tmp_path: Path) -> None:
     clf = make("exact", backbone=Noisy()).fit(X, Y)
     with pytest.raises(ValueError, match=r"was not written.*computes something else"):
         clf.save(tmp_path / "model")
-    assert list(tmp_path.iterdir()) == []
+    assert files_in(tmp_path) == []
 
 
 def test_a_model_that_was_extended_between_very_many_tasks_comes_back(tmp_path: Path) -> None:
@@ -356,7 +357,7 @@ for name, call in calls.items():
         finally:
             resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
         print(f"{name}|{said}")
-    assert sorted(file.name for file in path.iterdir()) == ["model", "sums"], "litter"
+    assert sorted(file.name for file in path.iterdir()) == [".model.lock", "model", "sums"], "litter"
 assert (path / "model").read_bytes() == before
 """
 
@@ -422,7 +423,7 @@ def test_the_same_model_is_the_same_file(tmp_path: Path) -> None:
     for name in ("one", "other"):
         clf.save(tmp_path / name)
     CLDNetClassifier.load(tmp_path / "other").save(tmp_path / "again")
-    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    assert len({path.read_bytes() for path in files_in(tmp_path)}) == 1
 
 
 def damage(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
@@ -588,7 +589,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_litter(
         patch.setattr(where, fail)
         with pytest.raises(OSError, match="No space left"):
             clf.save(path)
-    assert [file.name for file in tmp_path.iterdir()] == ["model"]
+    assert [file.name for file in files_in(tmp_path)] == ["model"]
     assert path.read_bytes() == before
     clf.save(path)
     assert_same(CLDNetClassifier.load(path), clf)

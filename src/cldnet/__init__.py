@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from cldnet.mapfile import load_map as load_map
     from cldnet.mapfile import save_map as save_map
     from cldnet.statistics import Statistics as Statistics
+    from cldnet.store import FileChangedError as FileChangedError
+    from cldnet.store import locked as locked
 
 __all__ = [
     "CLDNetClassifier",
+    "FileChangedError",
     "MapTraceWarning",
     "Statistics",
     "Stream",
     "check_learner",
     "load_map",
+    "locked",
     "merge",
     "save_map",
     "stream_by_name",
@@ -34,11 +38,13 @@ __all__ = [
 # Read on first use: `import cldnet` stays light, scikit-learn is imported only by those who need it.
 _HOMES = {
     "CLDNetClassifier": "cldnet.classifier",
+    "FileChangedError": "cldnet.store",
     "MapTraceWarning": "cldnet.additive",
     "Statistics": "cldnet.statistics",
     "Stream": "cldnet.data.stream",
     "check_learner": "cldnet.checks",
     "load_map": "cldnet.mapfile",
+    "locked": "cldnet.store",
     "merge": "cldnet.classifier",
     "save_map": "cldnet.mapfile",
     "stream_by_name": "cldnet.data.streams",

@@ -92,6 +92,7 @@ class CLDNetClassifier(Discreet):
 
     _unsaved: Sequence[MidwayFile] = ()  # of the class, as `_session` is
     receipts: bool = False  # pickles of older versions have none
+    _seen = store.SeenFiles()
 
     def __init__(
         self,
@@ -207,9 +208,25 @@ class CLDNetClassifier(Discreet):
                 self._unsaved = (*self._unsaved, kept)
             self._swap_in(work, model)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file (safetensors with a JSON manifest): there whole or not at all."""
-        super().save(path)
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model to one file (safetensors with a JSON manifest). The save is atomic.
+
+        A file that this model was loaded from or saved to, and that has changed since, is not replaced: what another process
+        saved there would be lost. A `cldnet.FileChangedError` says so. If another process holds the file's lock
+        (`cldnet.locked`), save waits for it.
+
+        Parameters
+        ----------
+        path : path-like
+        overwrite : bool
+            Whether to replace the file even if it has changed.
+        """
+        self._fitted()  # before there is a lock file
+        with store.locked(path):
+            if not overwrite:
+                self._seen.check_unchanged(path)
+            super().save(path)
+            self._seen = self._seen.noted(path)
         for checkpoint in self._unsaved:  # what they would bring back is in the model's file now
             checkpoint.remove(path)
         self._unsaved = ()
@@ -246,6 +263,8 @@ class CLDNetClassifier(Discreet):
         A model over a module of your own needs that module again as ``backbone``, for its code.
         """
         given = {name: value for name, value in (("backbone", backbone), ("device", device)) if value is not None}
+        # Before it is read: if it is replaced in between, `save` refuses once too often, and never once too seldom.
+        seen = store.SeenFiles().noted(path)
         tensors, manifest = store.read(path)
         with whole(path, "a whole model"):
             if manifest["kind"] != "model":
@@ -261,6 +280,7 @@ class CLDNetClassifier(Discreet):
             if backbone is None and isinstance(clf.backbone, FeatureMap) and manifest["fitted_map"]:
                 clf.backbone.load_state_dict(clf._model.exact.features.state_dict())
         clf._model.learner.to(resolve_device(clf.device))
+        clf._seen = seen
         return clf
 
     def __getstate__(self) -> dict[str, Any]:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 from tests.nets.vits import save_vit
+from tests.test_lock import held
 from typer.testing import CliRunner, Result
 
-from cldnet import CLDNetClassifier
-from cldnet.cli import app
+from cldnet import CLDNetClassifier, locked
+from cldnet.cli import app, main
+from cldnet.nets import RandomReLU
 
+ROWS = RandomReLU((4,), features=8, seed=0)
+ROWS.fit(torch.eye(4))
 SMALL = ("--size", 32, "--memory", 1, "--capacity", 5)
 
 
@@ -192,6 +199,86 @@ def test_photos_that_look_like_nothing_known_are_unknown_if_asked_for(
     assert said[0] == plain[0]
     entries = json.loads(run("predict", "model", "new", "--reject", "--json").stdout)
     assert [(entry["label"], entry["known"]) for entry in entries][1:3] == [(None, 0.009), ("flower", 0.011)]
+
+
+def save_rows(path: str, *labels: int) -> None:
+    shared = CLDNetClassifier(backbone=ROWS, capacity=4, random_state=0)
+    shared.fit(np.eye(4)[list(labels)], list(labels)).save(path)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("learn", "model", "january"), ("forget", "model", "january"), ("merge", "one", "two", "-o", "new")]
+)
+def test_a_file_that_another_process_changes_is_left_alone_with_no_wait(
+    place: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("new").rename("others")
+    save_rows("model", 0, 1)
+    before, changed = Path("model").read_bytes(), Path(arguments[1] if arguments[0] != "merge" else "new")
+    monkeypatch.setattr(sys, "argv", ["cldnet", *arguments, "--no-wait"])
+    with held(changed.absolute()), pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "It is being changed by process" in capsys.readouterr().err
+    assert Path("model").read_bytes() == before
+    assert not Path("new").exists()
+
+
+def test_a_command_waits_for_another_process_and_says_for_which(place: Path) -> None:
+    save_rows("one", 0, 1)
+    save_rows("two", 2, 3)
+    with held(place / "both") as done:
+        threading.Timer(0.2, done.set).start()
+        answer = run("merge", "one", "two", "-o", "both")
+        assert done.is_set()
+    assert answer.exit_code == 0, answer.output
+    assert "Waiting for process" in answer.stderr
+    assert "to finish with both …" in answer.stderr
+    assert CLDNetClassifier.load("both").classes_.tolist() == [0, 1, 2, 3]
+
+
+def test_what_another_process_wrote_while_a_merge_waited_is_not_replaced(place: Path) -> None:
+    save_rows("one", 0, 1)
+    save_rows("two", 2, 3)
+    with held(place / "both") as done:
+
+        def finish() -> None:
+            save_rows("three", 0, 2)
+            Path("three").rename("both")
+            done.set()
+
+        threading.Timer(0.2, finish).start()
+        answer = run("merge", "one", "two", "-o", "both")
+    assert "is there already" in str(answer.exception)
+    assert CLDNetClassifier.load("both").classes_.tolist() == [0, 2]
+
+
+def test_a_model_is_locked_from_loading_to_saving(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("learn", "model", "january", *SMALL)
+    at: list[str] = []
+
+    def watched(name: str, method: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            def look() -> None:
+                try:
+                    with locked(place / "model", wait=False):
+                        at.append(f"{name} without the lock")
+                except BlockingIOError:
+                    at.append(name)
+
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+            return method(*arguments, **named)
+
+        return call
+
+    for name in ("load", "partial_fit", "forget", "save"):
+        method = getattr(CLDNetClassifier, name)
+        monkeypatch.setattr(CLDNetClassifier, name, watched(name, method))
+    assert run("learn", "model", "february").exit_code == 0
+    assert run("forget", "model", "february").exit_code == 0
+    assert at == ["load", "partial_fit", "save", "load", "forget", "save"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
     from cldnet.data.spec import StreamSpec
     from cldnet.labels import LabelTable
 
-__all__ = ["audit_command", "describe_size", "inspect_command", "loaded", "merge_command"]
+__all__ = ["Wait", "audit_command", "changing", "describe_size", "inspect_command", "loaded", "merge_command"]
+
+#: Option of the commands that change a model's file.
+Wait = Annotated[
+    bool,
+    typer.Option("--wait/--no-wait", help="Whether to wait while another process changes the model's file."),
+]
 
 _TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 #: What the reader of each source can be told.
@@ -101,6 +108,7 @@ def merge_command(
     allow_duplicates: Annotated[
         bool, typer.Option("--allow-duplicates", help="Merge models that share lessons: their photos count twice then.")
     ] = False,
+    wait: Wait = True,
 ) -> None:
     """Make the model of all data that several models have learned apart, exactly. They stay as they are."""
     from cldnet.classifier import merge
@@ -109,8 +117,10 @@ def merge_command(
     if len(models) < 2:
         raise ValueError("Give two models or more: one alone is what it is.")
     check_new(out)
-    clf = merge([loaded(path) for path in models], allow_duplicates=allow_duplicates)
-    clf.save(out)
+    with changing(out, wait):
+        check_new(out)  # it may have been written while we waited
+        clf = merge([loaded(path) for path in models], allow_duplicates=allow_duplicates)
+        clf.save(out)
     say(f"merged  {len(models)} models\n model  {shown(out)}: {describe_size(clf)}")
 
 
@@ -141,6 +151,15 @@ def _net(body: Mapping[str, Any]) -> str:
     if "config" not in body:
         return f"{body['net']} at {body['size']} px"
     return f"{body['config'].get('model_type')} at {body['preprocessing']['size']} px"
+
+
+@contextmanager
+def changing(model: Path, wait: bool) -> Iterator[None]:
+    """Hold the lock of a model's file, and say for whom the command waits."""
+    from cldnet.store import locked
+
+    with locked(model, wait=wait, tell=lambda text: say(text, error=True)):
+        yield
 
 
 def loaded(model: Path) -> CLDNetClassifier:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cldnet.cli.folders import PORTION, photos_to_learn, portions, sides
-from cldnet.cli.models import describe_size, loaded
+from cldnet.cli.folders import PORTION, Labelled, photos_to_learn, portions, sides
+from cldnet.cli.models import Wait, changing, describe_size, loaded
 from cldnet.cli.show import counted, counting, json_text, pace, say, shown
 
 if TYPE_CHECKING:
@@ -57,25 +57,22 @@ def learn_command(
             help="For a new model: keep a 16-byte digest of each photo, so that forget refuses all that were not learned.",
         ),
     ] = False,
+    wait: Wait = True,
 ) -> None:
     """Learn the photos of a folder: new classes, more of old ones, or both. Nothing of the photos is kept.
 
     A photo that cannot be read is named and left out. The model's file is replaced when all is learned, not before. What is
-    learned twice counts twice.
+    learned twice counts twice. When two processes teach one model, the second waits for the first.
     """
-    known = model.exists()
-    clf = loaded(model) if known else _new(backbone, memory, size, capacity, receipts)
-    before = set(clf.classes_.tolist()) if known else set()
-    begun = time.perf_counter()
-    labels: list[str] = []
-    # Portions are one session; to the exact solver they are the same without, and need not all be held until its end.
-    with clf._as_one_lesson() if clf.solver == "exact" else clf.session():
-        for x, _, y in portions(clf, photos_to_learn(folder), "learning"):
-            clf.partial_fit(x, y)
-            labels += y.tolist()
-    seconds = time.perf_counter() - begun
-    clf._fitted().labels.note_day(labels, date.today().isoformat())
-    clf.save(model)
+    chosen = photos_to_learn(folder)
+    with changing(model, wait):
+        known = model.exists()
+        clf = loaded(model) if known else _new(backbone, memory, size, capacity, receipts)
+        before = set(clf.classes_.tolist()) if known else set()
+        begun = time.perf_counter()
+        labels = _taught(clf, chosen)
+        seconds = time.perf_counter() - begun
+        clf.save(model)
     new = sorted({*labels} - before)
     photos, classes = counted(len(labels), "photo", "photos"), counted(len({*labels}), "class", "classes")
     say(f"learned  {photos} of {classes} in {seconds:.1f} s ({pace(len(labels), seconds, 'photos')})")
@@ -112,19 +109,32 @@ def predict_command(
         raise typer.Exit(1)
 
 
-def forget_command(model: _Model, folder: _Folder) -> None:
+def forget_command(model: _Model, folder: _Folder, wait: Wait = True) -> None:
     """Take photos out of a model again, as if it had never seen them. A class of which none is left is known no more."""
-    clf = loaded(model)
-    taken = 0
-    with warnings.catch_warnings(record=True) as caught, clf._as_one_lesson():
-        warnings.simplefilter("always")
-        for x, _, y in portions(clf, photos_to_learn(folder), "forgetting"):
-            clf.forget(x, y)
-            taken += len(y)
-    clf.save(model)
+    chosen, taken = photos_to_learn(folder), 0
+    with changing(model, wait):
+        clf = loaded(model)
+        with warnings.catch_warnings(record=True) as caught, clf._as_one_lesson():
+            warnings.simplefilter("always")
+            for x, _, y in portions(clf, chosen, "forgetting"):
+                clf.forget(x, y)
+                taken += len(y)
+        clf.save(model)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         say(message, error=True)
     say(f"forgot  {counted(taken, 'photo', 'photos')}\n model  {shown(model)}: {describe_size(clf)}")
+
+
+def _taught(clf: CLDNetClassifier, chosen: Labelled) -> list[str]:
+    """Teach a model the photos of a folder, and tell their labels."""
+    labels: list[str] = []
+    # Portions are one lesson; the exact solver need not hold them all until its end.
+    with clf._as_one_lesson() if clf.solver == "exact" else clf.session():
+        for x, _, y in portions(clf, chosen, "learning"):
+            clf.partial_fit(x, y)
+            labels += y.tolist()
+    clf._fitted().labels.note_day(labels, date.today().isoformat())
+    return labels
 
 
 def _new(backbone: str, memory: int, size: int | None, capacity: int, receipts: bool) -> CLDNetClassifier:

@@ -15,14 +15,19 @@ from torch import Tensor
 from cldnet.migrations import NEWEST, migrate
 from cldnet.store.disk import reading, sweep, write_atomically, write_parts
 from cldnet.store.layout import check_kinds, laid_out, read_tensors, tensor_content
+from cldnet.store.lock import locked
 from cldnet.store.plain import plain_json
+from cldnet.store.seen import FileChangedError, SeenFiles
 
 __all__ = [
     "ODD",
     "SCHEMA",
+    "FileChangedError",
+    "SeenFiles",
     "digest",
     "enough_memory",
     "lack_of_memory",
+    "locked",
     "read",
     "reading",
     "sweep",

@@ -15,13 +15,24 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-__all__ = ["check_new", "reading", "sweep", "write_atomically", "write_parts"]
+__all__ = [
+    "LOCK_PROTECTED",
+    "behind_links",
+    "check_new",
+    "check_place",
+    "reading",
+    "sweep",
+    "write_atomically",
+    "write_parts",
+    "writing",
+]
 
 #: Bytes that are compared at a time.
 _PART = 1 << 20
 #: Seconds after which a half-written file is nobody's, where a disk knows no locks.
 _ABANDONED = 3600.0
 _PROTECTED = "the file that is there is write-protected"
+LOCK_PROTECTED = "you may not write to its lock file"
 #: What to do about the errors that a disk has.
 _ADVICE: dict[int | str | None, str] = {
     errno.ENOENT: "make the folder first",
@@ -37,6 +48,7 @@ _ADVICE: dict[int | str | None, str] = {
     errno.ENOMEM: "close other programs, or use a larger machine",
     errno.ELOOP: "remove the link, or name another file",
     _PROTECTED: "allow writing to it, or choose another name",
+    LOCK_PROTECTED: "ask the owner of the lock file to allow it, or choose another name",
 }
 _log = logging.getLogger("cldnet")
 
@@ -77,9 +89,9 @@ def write_parts(path: str | os.PathLike[str], parts: Sequence[memoryview]) -> No
 
     A file that takes another one's place has its rights. Where the path is a link, the file that it leads to is written.
     """
-    try:
-        target = _behind_links(Path(path))
-        _check_place(target)
+    with writing(path):
+        target = behind_links(Path(path))
+        check_place(target)
         sweep(target)  # first of all: on a disk that is full of it nothing could be written
         with _drafted(target) as (draft, file):
             for part in parts:
@@ -90,13 +102,29 @@ def write_parts(path: str | os.PathLike[str], parts: Sequence[memoryview]) -> No
             if not _holds(draft, parts):
                 raise OSError(errno.EIO, "the disk gave back other bytes than were written")
             draft.replace(target)
+    _keep_name(target)  # from here on the file is written: whatever fails must not say otherwise
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say what to do about an error of the disk that kept a file from being written.
+
+    Examples
+    --------
+    >>> with writing("model"):
+    ...     raise OSError(errno.ENOSPC, "No space left on device")
+    Traceback (most recent call last):
+    ...
+    OSError: [Errno 28] It could not be written (No space left on device), ...: make room on the disk, ...: 'model'
+    """
+    try:
+        yield
     except OSError as error:
         advice = _ADVICE.get(error.strerror) or _ADVICE.get(error.errno, "try again, or choose another disk")
         reason = (
             f"It could not be written ({error.strerror or error}), and what was there before is as it was: {advice}."
         )
         raise OSError(error.errno or errno.EIO, reason, os.fspath(path)) from error
-    _keep_name(target)  # from here on the file is written: whatever fails must not say otherwise
 
 
 def sweep(path: str | os.PathLike[str]) -> None:
@@ -113,7 +141,7 @@ def sweep(path: str | os.PathLike[str]) -> None:
     >>> folder.cleanup()
     """
     with suppress(OSError):  # litter is a pity, and no reason not to write
-        target = _behind_links(Path(path))
+        target = behind_links(Path(path))
         draft = re.compile(re.escape(_draft_of(target)) + "[0-9a-f]{16}[.]tmp")
         with os.scandir(target.parent) as entries:
             found = [
@@ -124,12 +152,12 @@ def sweep(path: str | os.PathLike[str]) -> None:
                 _remove_abandoned(target.with_name(name))
 
 
-def _behind_links(path: Path) -> Path:
+def behind_links(path: Path) -> Path:
     """Follow a link to the file that is meant: renaming would put a file in the link's place, and leave the other as it was."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def _check_place(path: Path) -> None:
+def check_place(path: Path) -> None:
     """Refuse what must not be replaced: a folder, a device such as the system's /dev/null, a file that is write-protected."""
     if path.is_symlink():
         raise OSError(errno.ELOOP, "the links lead nowhere")
