@@ -38,7 +38,6 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy -p benchmarks.speed
 	$(BIN)/lint-imports
 
 .venv/installed: pyproject.toml constraints.txt
