@@ -19,11 +19,11 @@ def run(*command: object) -> subprocess.CompletedProcess[str]:
 
 
 @forks
-@pytest.mark.parametrize("solver", ["exact", "hbo"])
-def test_a_model_that_is_killed_while_it_learns_loses_nothing_and_ends_in_the_same_bits(solver: str) -> None:
-    done = run(SCRIPT, "--kills", "5", "--solver", solver)
+def test_a_model_that_is_killed_while_it_learns_loses_nothing_and_ends_in_the_same_bits() -> None:
+    """One kill of each kind for each solver: midway, while it saves, and at any time."""
+    done = run(SCRIPT, "--kills", "3")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(f"{solver}: nothing lost, nothing corrupt\n")
+    assert all(f"{solver}: nothing lost, nothing corrupt\n" in done.stdout for solver in ("exact", "hbo"))
 
 
 #: What a library could do wrong, and what the crash test says to it.
