@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/cldnet demo
 
 test: .venv/installed lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2  # two processes of one thread each: two cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal  # two processes of one thread each: two cores
 	$(MAKE) quick
 
 quick: .venv/installed  # the whole way from a specification to a page, in a minute or two
@@ -47,7 +47,6 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy -p benchmarks.speed
 	$(BIN)/lint-imports
 
 .venv/installed: pyproject.toml constraints.txt

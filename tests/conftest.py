@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import multiprocessing
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,4 +106,20 @@ def _no_cache_of_yours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     """Decoded photos of tests go nowhere near the user's own cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _benches_start_quickly() -> Iterator[None]:
+    """Fork a bench's processes from one that has imported torch: it takes seconds, and dozens of them are started.
+
+    A bench in a process of its own (`test_two_benches_on_one_folder_share_the_cells_and_make_each_once`) spawns them.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        yield
+        return
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["cldnet.bench.worker", "sklearn.datasets"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cldnet.bench.workers.multiprocessing", SimpleNamespace(get_context=lambda kind: server))
         yield

@@ -263,6 +263,7 @@ def crash(solver: str, kills: int, folder: Path, draw: random.Random) -> None:
             done += 1
             check(killed, solver)
             continue
+        check(killed, solver)
         assert outcome(killed) == outcome(whole), "the model differs from that of an undisturbed run"
         check_left(killed, solver)
         runs += 1

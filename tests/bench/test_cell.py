@@ -97,7 +97,7 @@ def test_a_run_that_diverges_is_a_result_in_strict_json() -> None:
 
 def test_the_digest_of_the_code_is_the_same_in_every_process() -> None:
     digests = set()
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "2"):
         command = [sys.executable, "-c", "from cldnet.bench.cell import code_digest; print(code_digest('ewc'))"]
         env = {**os.environ, "PYTHONHASHSEED": seed}
         digests.add(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)

@@ -451,12 +451,3 @@ def test_a_plan_has_the_presets_budget_unless_the_search_has_its_own(tmp_path: P
     assert [plan.base.epochs for plan in plans] == [4, 4]
     plans = plan_methods(Search("split-digits", ("ewc", "finetune"), epochs=2), tmp_path)
     assert [plan.base.epochs for plan in plans] == [2, 2]
-
-
-def test_it_works_with_processes_too(tmp_path: Path) -> None:
-    search = Search("split-digits", ("exact",), seeds=(10,), first=1)
-    found, path = tune(search, tmp_path / "out", tmp_path / "presets", jobs=1)
-    assert found[0].best is not None
-    assert found[0].best.accuracy is not None
-    assert found[0].best.accuracy > 0.9
-    assert path.is_file()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +16,6 @@ from typer.testing import CliRunner
 from cldnet.cli import app
 
 runner = CliRunner()
-
-
-def cldnet(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from cldnet.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_list_says_what_is_here_and_whether_it_is_the_published_data(small_data: Path) -> None:
@@ -55,10 +52,12 @@ def test_a_file_that_is_missing_or_cut_off_is_named(
     assert "t10k-images-idx3-ubyte" in shown
 
 
-def test_get_without_a_network_says_what_to_do_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_without_a_network_says_what_to_do_by_hand(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # where nothing listens, wherever this test runs
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    done = cldnet("data", "get", "cifar-10", "--data", str(tmp_path))
+    done = command("data", "get", "cifar-10", "--data", str(tmp_path))
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     for part in (
@@ -77,13 +76,15 @@ def test_a_data_folder_that_is_not_there_is_not_passed_over() -> None:
         assert "'/no/such/folder' does not exist" in answer.output
 
 
-def test_get_of_an_unknown_set_gives_a_hint() -> None:
-    done = cldnet("data", "get", "cifar10")
+def test_get_of_an_unknown_set_gives_a_hint(command: Callable[..., Any]) -> None:
+    done = command("data", "get", "cifar10")
     assert done.returncode == 2
     assert "cifar-10" in done.stderr
 
 
-def test_a_bad_photo_stops_a_run_or_is_skipped_as_asked(small_data: Path, tmp_path: Path) -> None:
+def test_a_bad_photo_stops_a_run_or_is_skipped_as_asked(
+    command: Callable[..., Any], small_data: Path, tmp_path: Path
+) -> None:
     photos = tmp_path / "photos"
     for photo in (small_data / "pets").rglob("*.png"):
         target = photos / photo.relative_to(small_data / "pets")
@@ -91,26 +92,27 @@ def test_a_bad_photo_stops_a_run_or_is_skipped_as_asked(small_data: Path, tmp_pa
         target.write_bytes(photo.read_bytes())
     (photos / "dog" / "broken.jpg").write_bytes(b"\xff\xd8\xff no photo at all")
     run = ["run", "--stream", f"folder:{photos},size=8", "--method", "exact", "--out", str(tmp_path / "out")]
-    stopped = cldnet(*run)
+    stopped = command(*run)
     assert stopped.returncode == 2
     assert "broken.jpg" in stopped.stderr
     assert "--on-bad skip" in stopped.stderr
     assert not (tmp_path / "out").exists()
-    skipped = cldnet(*run, "--on-bad", "skip")
+    program = [sys.executable, "-c", "from cldnet.cli import main; main()"]  # a process, whose log goes to stderr
+    skipped = subprocess.run([*program, *run, "--on-bad", "skip"], capture_output=True, text=True, check=False)
     assert skipped.returncode == 0, skipped.stderr
     assert "broken.jpg" in skipped.stderr
     (result,) = (tmp_path / "out").glob("folder-photos,size=8_exact_seed0_*.json")
     assert sorted(json.loads(result.read_text())["stream"]["class_order"]) == ["cat", "dog", "emu"]
 
 
-def test_a_malicious_pickle_runs_nothing(tmp_path: Path) -> None:
+def test_a_malicious_pickle_runs_nothing(command: Callable[..., Any], tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     marker = tmp_path / "owned"
     evil = b"cos\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR."
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"):
         (folder / name).write_bytes(evil)
-    done = cldnet("run", "--stream", "split-cifar10", "--method", "exact", "--data", str(tmp_path))
+    done = command("run", "--stream", "split-cifar10", "--method", "exact", "--data", str(tmp_path))
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "nothing was executed" in done.stderr.lower()

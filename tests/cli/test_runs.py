@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -84,9 +84,10 @@ def test_the_version_is_shown() -> None:
         ),
     ],
 )
-def test_what_a_user_can_mend_is_a_sentence_and_no_traceback(arguments: list[str], answer: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from cldnet.cli import main; main()", "run", *arguments, "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_what_a_user_can_mend_is_a_sentence_and_no_traceback(
+    arguments: list[str], answer: str, command: Callable[..., Any], tmp_path: Path
+) -> None:
+    done = command("run", *arguments, "--out", str(tmp_path))
     assert done.returncode == 2
     assert answer in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,33 +41,44 @@ def rows(kind: type = int) -> tuple[NDArray[np.float64], NDArray[Any]]:
 
 def taught(kind: str) -> tuple[CLDNetClassifier, NDArray[Any]]:
     """A model that has learned something, and inputs to ask it about."""
+    clf, inputs = _taught(kind)
+    return copy.deepcopy(clf), inputs
+
+
+@cache
+def _taught(kind: str) -> tuple[CLDNetClassifier, NDArray[Any]]:
     x, y = pieces(80, 32)
-    fourier = RandomFourier((6,), features=60, seed=0)
-    relu = RandomReLU((3, 32, 32), features=60, seed=0)
-    cnn = CNN((3, 32, 32), channels=(8, 8, 8), hidden=(20,), generator=generator(0))
-    own = nn.Sequential(nn.Linear(6, 10), nn.Tanh())
     hbo: dict[str, Any] = {"solver": "hbo", "epochs": 1, "embed_dim": 30, "capacity": 10, "random_state": 0}
-    made: dict[str, tuple[CLDNetClassifier, NDArray[Any], NDArray[Any]]] = {
-        "relu": (CLDNetClassifier(backbone=relu), x, y),
-        "fourier": (CLDNetClassifier(backbone=fourier), *rows()),
-        "patches": (CLDNetClassifier(backbone=WhitenedPatches((3, 32, 32), filters=12, seed=0)), x, y),
-        "grey patches": (
+    made: dict[str, Callable[[], tuple[CLDNetClassifier, NDArray[Any], NDArray[Any]]]] = {
+        "relu": lambda: (CLDNetClassifier(backbone=RandomReLU((3, 32, 32), features=60, seed=0)), x, y),
+        "fourier": lambda: (CLDNetClassifier(backbone=RandomFourier((6,), features=60, seed=0)), *rows()),
+        "patches": lambda: (CLDNetClassifier(backbone=WhitenedPatches((3, 32, 32), filters=12, seed=0)), x, y),
+        "grey patches": lambda: (
             CLDNetClassifier(backbone=WhitenedPatches((32, 32), filters=12, seed=0, mirror=False)),
             x[:, 0] / 255,
             y,
         ),
-        "own": (CLDNetClassifier(backbone=own, random_state=0), *rows()),
-        "photos": (CLDNetClassifier(backbone=ExpandedNet((3, 32, 32), features=80, seed=0, size=32)), x, y),
-        "resized": (
+        "own": lambda: (
+            CLDNetClassifier(backbone=nn.Sequential(nn.Linear(6, 10), nn.Tanh()), random_state=0),
+            *rows(),
+        ),
+        "photos": lambda: (CLDNetClassifier(backbone=ExpandedNet((3, 32, 32), features=80, seed=0, size=32)), x, y),
+        "resized": lambda: (
             CLDNetClassifier(backbone=ExpandedNet((32, 24), features=80, seed=0, size=40, mirror=True, stages=(5,))),
             x[:, 1, :, :24],
             y,
         ),
-        "mlp": (CLDNetClassifier(**hbo), *rows()),
-        "cnn": (CLDNetClassifier(backbone=cnn, **hbo), x, y),
-        "crowded": (CLDNetClassifier(backbone=RandomReLU((6,), 20, seed=0)), rows()[0], np.arange(90) % 45),
+        "mlp": lambda: (CLDNetClassifier(**hbo), *rows()),
+        "cnn": lambda: (
+            CLDNetClassifier(
+                backbone=CNN((3, 32, 32), channels=(8, 8, 8), hidden=(20,), generator=generator(0)), **hbo
+            ),
+            x,
+            y,
+        ),
+        "crowded": lambda: (CLDNetClassifier(backbone=RandomReLU((6,), 20, seed=0)), rows()[0], np.arange(90) % 45),
     }
-    clf, inputs, labels = made[kind]
+    clf, inputs, labels = made[kind]()
     return clf.fit(inputs, labels), inputs
 
 
