@@ -57,3 +57,12 @@ def test_a_copy_of_a_learner_draws_the_same_numbers_from_its_own_generator(
     twin = copier(learner)
     drawn = torch.randn(5, generator=twin.generator)
     assert torch.equal(torch.randn(5, generator=learner.generator), drawn)
+
+
+def test_a_pickle_of_an_older_version_with_a_generator_in_it_is_read() -> None:
+    learner = tiny("finetune")
+    twin = copy.deepcopy(learner)
+    twin.__setstate__({**learner.__dict__, "generator": torch.Generator().manual_seed(7)})
+    assert torch.equal(
+        torch.rand(3, generator=twin.generator), torch.rand(3, generator=torch.Generator().manual_seed(7))
+    )

@@ -261,7 +261,9 @@ class Learner(nn.Module, ABC):
         return {**self.__dict__, "generator": self.generator.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = {**state, "generator": torch.Generator().set_state(state["generator"])}
+        source = state["generator"]  # a generator itself in pickles of older versions
+        drawn = source.get_state() if isinstance(source, torch.Generator) else source
+        state = {**state, "generator": torch.Generator().set_state(drawn)}
         super().__setstate__(state)  # type: ignore[no-untyped-call]
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
