@@ -41,10 +41,3 @@ def png(*chunks: tuple[bytes, bytes]) -> bytes:
         for kind, content in every
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(written)
-
-
-def exif_of_many_tags(size: int) -> bytes:
-    """EXIF data of which every tag claims to be nearly all of them: copies of all tags take size² / 12 bytes."""
-    count = min(65_535, (size - 14) // 12)
-    tags = b"".join(struct.pack("<HHII", tag, 7, size - 8, 8) for tag in range(count))
-    return (struct.pack("<2sHIH", b"II", 42, 8, count) + tags).ljust(size, b"\0")

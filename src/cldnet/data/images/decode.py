@@ -29,7 +29,7 @@ MAX_READS = 1_000_000
 
 #: Bytes of a file that is quick to decode whatever is in it (a JPEG aside), within `MAX_PIXELS`.
 _SMALL = 1 << 16
-#: Pixels of a JPEG of one scan that is quick to decode: about a second, at the lowest scale.
+#: Pixels of a JPEG of one scan that is quick to decode: it takes a second or two.
 _QUICK_PIXELS = 200_000_000
 #: A JPEG is decoded at a lower scale as long as that leaves this many times the sides that are wanted.
 _DRAFT_GAP = 2
@@ -81,8 +81,9 @@ def decode(path: str, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
     antialiased, and done only for what the crop keeps, so a long strip takes no more memory than a square.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where both sides stay at least twice as long as wanted. The limit of
-    `MAX_PIXELS` is for the size after that, but for the full size where a JPEG has to be held whole (progressive ones). Nothing
-    that is in a file raises: the answer is a `BadImage` then.
+    `MAX_PIXELS` is for the size after that, but for the full size where a JPEG has to be held whole (progressive ones). Refused
+    are also a JPEG of more than `MAX_SCANS` scans and a file that takes more than `MAX_READS` reads. Nothing that is in a file
+    raises: the answer is a `BadImage` then. There is no limit of time here: see `cldnet.data.images.workers.decode_into`.
 
     Examples
     --------
@@ -106,9 +107,10 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def is_quick(path: str) -> bool:
-    """Tell whether a file is certain to be decoded, or refused, in about a second and in little memory.
+    """Tell from a file's first bytes whether `decode` is certain to take no more than a second or two.
 
-    That is a JPEG of one scan, or a small file of another format.
+    That is so for a JPEG of one scan, and for a small file of another format. Everything else is better decoded in a process
+    that can be ended.
 
     Examples
     --------
