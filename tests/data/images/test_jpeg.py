@@ -44,6 +44,7 @@ def test_scans_are_counted(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
 def test_counting_ends_beyond_the_limit() -> None:
     assert scans(many_scans(MAX_SCANS - 6)) == MAX_SCANS
     assert scans(many_scans(3_000)) == MAX_SCANS + 1
+    assert scans(before_first(encoded(progressive=True), b"\xff\xda", 1_000 * b"\xff\xfe\0\x02")) == MAX_SCANS + 1
 
 
 def test_what_looks_like_a_marker_within_a_segment_does_not_count() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from cldnet.data.images.jpeg import MAX_SCANS, count_scans, read_frame
+from cldnet.data.images.jpeg import MAX_SCANS, MAX_SEGMENTS, count_scans, read_frame
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,7 +29,7 @@ MAX_READS = 1_000_000
 
 #: Bytes of a file that is quick to decode whatever is in it (a JPEG aside), within `MAX_PIXELS`.
 _SMALL = 1 << 16
-#: Pixels of a JPEG of one scan that is quick to decode: it takes a second or two.
+#: Scans × pixels of a JPEG that is quick to decode: it takes a second or two.
 _QUICK_PIXELS = 200_000_000
 #: A JPEG is decoded at a lower scale as long as that leaves this many times the sides that are wanted.
 _DRAFT_GAP = 2
@@ -107,10 +107,10 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def is_quick(path: str) -> bool:
-    """Tell from a file's first bytes whether `decode` is certain to take no more than a second or two.
+    """Tell, without decoding a file, whether `decode` is certain to take no more than a second or two.
 
-    That is so for a JPEG of one scan, and for a small file of another format. Everything else is better decoded in a process
-    that can be ended.
+    That is so for a JPEG with few scans × pixels, and for a small file of another format. Everything else is better decoded in
+    a process that can be ended.
 
     Examples
     --------
@@ -125,7 +125,10 @@ def is_quick(path: str) -> bool:
             if file.read(2) != b"\xff\xd8":
                 return about.st_size <= _SMALL
             frame = read_frame(file)
-            return frame is not None and frame.one_scan and frame.width * frame.height <= _QUICK_PIXELS
+            if frame is None:
+                return False
+            scans = 1 if frame.one_scan else count_scans(file)
+            return scans * frame.width * frame.height <= _QUICK_PIXELS
     except OSError:
         return True
 
@@ -170,7 +173,7 @@ def _pixels_to_hold(image: Image, file: BinaryIO, resize: int) -> int:
     frame = read_frame(file)
     row_by_row = frame is not None and frame.one_scan
     if not row_by_row and count_scans(file) > MAX_SCANS:
-        raise _Refused(f"more than {MAX_SCANS} scans")
+        raise _Refused(f"more than {MAX_SCANS} scans or {MAX_SEGMENTS:,} segments")
     file.seek(here)
     short, wanted = min(width, height), _DRAFT_GAP * resize
     image.draft(None, (-(-wanted * width // short), -(-wanted * height // short)))

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import BinaryIO
 
-__all__ = ["MAX_SCANS", "Frame", "count_scans", "read_frame"]
+__all__ = ["MAX_SCANS", "MAX_SEGMENTS", "Frame", "count_scans", "read_frame"]
 
 #: Scans that a JPEG may have. Encoders write about ten; decoding takes time in proportion to scans × pixels.
 MAX_SCANS = 100
+#: Segments that are looked at. Photos have some twenty, and one for every 64 kB of a colour profile or of XMP data.
+MAX_SEGMENTS = 1000
 
 _START = b"\xff\xd8"
 _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
@@ -20,8 +22,6 @@ _SEQUENTIAL = (0xC0, 0xC1)
 #: The start of a segment, or the end of the picture: not a stuffed byte, a restart or a fill byte.
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]", re.DOTALL)
 _BLOCK = 1 << 16
-#: Segments of a usual file: some twenty, and one for every 64 kB of a colour profile or of XMP data.
-_MAX_SEGMENTS = 1000
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def read_frame(file: BinaryIO) -> Frame | None:
     if file.read(2) != _START:
         return None
     frames, exif = [], 0
-    for marker, content in islice(_segments(file), _MAX_SEGMENTS):
+    for marker, content in islice(_segments(file), MAX_SEGMENTS):
         if marker in _SOF:
             frames.append((marker, content))
         exif += marker == _APP1 and content.startswith(b"Exif")
@@ -57,15 +57,17 @@ def read_frame(file: BinaryIO) -> Frame | None:
 
 
 def count_scans(file: BinaryIO) -> int:
-    """Count the scans of a JPEG, up to one more than `MAX_SCANS`."""
+    """Count the scans of a JPEG, up to one more than `MAX_SCANS`. More than `MAX_SEGMENTS` segments count as too many scans."""
     file.seek(len(_START))
     scans = 0
-    while scans <= MAX_SCANS and _skip_to_marker(file):
+    for _ in range(MAX_SEGMENTS):
+        if scans > MAX_SCANS or not _skip_to_marker(file):
+            return scans
         marker, _ = next(_segments(file), (_EOI, b""))
         if marker == _EOI:
-            break
+            return scans
         scans += marker == _SOS
-    return scans
+    return MAX_SCANS + 1
 
 
 def _segments(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
