@@ -1,8 +1,10 @@
 # `make demo` and `make test` need Python 3.11 or newer and nothing else: the first one called makes .venv and installs into it.
 PYTHON ?= python3
 BIN := .venv/bin
+# The extras of pyproject.toml that are in requirements.lock.
+EXTRAS := images pretrained tables plots tune onnx dev
 
-.PHONY: demo test lint quick benchmark benchmark-check kill-test crash-test lock-test forget-test fuzz-test fault-test floors clean
+.PHONY: demo test lint quick benchmark benchmark-check kill-test crash-test lock-test forget-test fuzz-test fault-test floors lock clean
 
 demo: .venv/installed
 	$(BIN)/cldnet demo
@@ -49,10 +51,22 @@ lint: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-.venv/installed: pyproject.toml constraints.txt
+# All packages come from the lock, by hash. Not so torch, whose wheels differ by source: the CPU build is taken where its index can
+# be reached or pip is configured to find it elsewhere; its own dependencies are in the lock.
+.venv/installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[images,pretrained,tables,plots,tune,onnx,dev]"
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check
 	touch $@
+
+lock:  # writes requirements.lock anew, after a change of constraints.txt or of the dependencies in pyproject.toml
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet uv==0.13.8
+	build/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-package torch \
+	  --custom-compile-command "make lock" --python-version 3.11 --constraint constraints.txt $(EXTRAS:%=--extra %) \
+	  --output-file requirements.lock pyproject.toml
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

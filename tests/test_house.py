@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import cldnet
 from cldnet.bench.preset import preset
@@ -101,3 +104,30 @@ def test_the_loaders_figures_in_the_docs_are_those_of_the_benchmark() -> None:
     whole = wall["share of loader and normalisation in an MLP epoch on MNIST, batches of 128"]
     assert f"It takes {share:.1%}".replace("%", " %") in page
     assert f"{whole:.1%} with normalisation".replace("%", " %") in page
+
+
+def test_the_lock_has_all_direct_dependencies_of_our_commands() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (extras,) = re.findall(r"^EXTRAS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    needed = [*project["dependencies"]]
+    for extra in extras.split():
+        needed += project["optional-dependencies"][extra]
+    locked = pins("requirements.lock")
+    for requirement in map(Requirement, needed):
+        name = canonicalize_name(requirement.name)
+        assert name == "torch" or locked[name] in requirement.specifier, f"{requirement}: run `make lock`"
+
+
+def test_the_lock_has_the_versions_that_were_chosen() -> None:
+    chosen = pins("constraints.txt")
+    assert {**pins("requirements.lock"), **chosen} == {**pins("requirements.lock"), "torch": chosen["torch"]}
+
+
+def pins(name: str) -> dict[str, str]:
+    return dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE))
+
+
+def test_citation_and_changelog_name_this_version() -> None:
+    assert f"\nversion: {cldnet.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    versions = re.findall(r"^## \[?([\w.]+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert versions[:2] == ["Unreleased", cldnet.__version__]

@@ -16,7 +16,7 @@ from benchmarks.speed.record import Curve, Finding, NotRun, Spread
 SCHEMA = 1
 ROOT = Path(__file__).parents[2]
 #: What a figure depends on: only a change in here makes a stopped run begin anew.
-_MEASURED = ("src/cldnet", "benchmarks/speed", "pyproject.toml", "constraints.txt")
+_MEASURED = ("src/cldnet", "benchmarks/speed", "pyproject.toml", "constraints.txt", "requirements.lock")
 
 Found = Finding | Curve | NotRun
 F = TypeVar("F", Finding, Curve, NotRun)

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.data.images.hostile import long_comment, many_scans, slow_jpeg
 from typer.testing import CliRunner, Result
 
 from cldnet import cli, store
+from cldnet.data.images import workers
 
 SMALL = ("--size", 32, "--memory", 1, "--capacity", 20)
 #: Clears a screen, and looks like an answer on a line of its own.
@@ -173,6 +175,22 @@ def test_odd_photos_are_learned_as_the_plain_ones_and_bad_ones_named(place: Path
     lines = run("predict", "model", "odd").stdout.splitlines()
     assert any(line.startswith("odd/palette/cut.jpg: cannot be read (image file is truncated") for line in lines)
     assert Path("model").read_bytes() == before
+
+
+def test_slow_photos_are_left_out_in_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "MAX_SECONDS", 0)
+    hostile = {
+        "slow.jpg": (slow_jpeg(), "took longer than 0 s to decode"),
+        "scans.jpg": (many_scans(3_000, 2_000), "more than 100 scans or 1,000 segments"),
+        "comment.ppm": (long_comment(1_100_000), "takes more than 1,000,000 reads to decode"),
+    }
+    for name, (content, _) in hostile.items():
+        (place / "plain" / "pixel" / name).write_bytes(content)
+    answer = run("learn", "model", "plain", *SMALL)
+    assert answer.exit_code == 0, answer.output
+    assert f"learned  {len(ODD)} photos of {len(ODD)} classes" in answer.stdout
+    for name, (_, reason) in hostile.items():
+        assert f"plain/pixel/{name} ({reason})" in answer.stderr
 
 
 def test_forget_takes_the_good_ones_out_and_names_the_others(place: Path) -> None:

@@ -74,7 +74,6 @@ def test_the_second_call_decodes_nothing(read: Reader, monkeypatch: pytest.Monke
         raise AssertionError
 
     monkeypatch.setattr(workers, "decode", not_again)
-    monkeypatch.setattr(cache, "decode", not_again)
     second = read()
     assert read.done == []
     assert reds(first) == reds(second) == [0, 1, 2, 3, 4]
@@ -195,7 +194,6 @@ def test_a_file_that_could_not_be_opened_is_tried_again(read: Reader, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(workers, "decode", locked)
-        patch.setattr(cache, "decode", locked)
         for _ in range(2):
             assert reds(read(on_bad="skip")) == [0, 2, 3, 4]
         assert read.done == []

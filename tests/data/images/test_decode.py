@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import resource
+import struct
 import subprocess
 import sys
+import tracemalloc
 import warnings
 import zlib
 from pathlib import Path
@@ -17,9 +19,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from tests.data.images.hostile import long_comment, many_scans, png
 
 from cldnet.data.images import decode as module
-from cldnet.data.images.decode import BadImage, decode
+from cldnet.data.images.decode import BadImage, decode, is_quick
 
 SIZE, RESIZE = 16, 18
 
@@ -213,6 +216,72 @@ def test_a_jpeg_that_must_be_held_whole_has_the_limit_of_its_full_size(tmp_path:
         assert reason(tmp_path / name) == "81 million pixels, more than the 64 allowed"
     (tmp_path / "baseline").write_bytes(baseline)
     assert pixels(str(tmp_path / "baseline")).mean() == pytest.approx(128, abs=9)  # grey, where the file has nothing
+
+
+def test_a_jpeg_of_too_many_scans_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    (tmp_path / "scans.jpg").write_bytes(many_scans(3_000))
+    assert reason(tmp_path / "scans.jpg") == "more than 100 scans or 1,000 segments"
+    (tmp_path / "usual.jpg").write_bytes(many_scans(50))
+    assert pixels(str(tmp_path / "usual.jpg")).max() == 0
+
+
+def test_a_comment_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "comment.ppm").write_bytes(long_comment(module.MAX_READS))
+    assert reason(tmp_path / "comment.ppm") == "takes more than 1,000,000 reads to decode"
+    (tmp_path / "usual.ppm").write_bytes(long_comment(1_000))
+    assert pixels(str(tmp_path / "usual.ppm")).max() == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        png(*[(b"tEXt", b"a\0b")] * 500),
+        b"\xff\xd8" + 500 * b"\xff\xfe\0\x02" + encoded()[2:],
+        b"GIF89a\x04\0\x04\0\0\0\0" + 500 * b"!\xfe\x01x\0",
+        b"II*\0\x08\0\0\0" + struct.pack("<H", 2_000) + 2_000 * struct.pack("<HHII", 1, 7, 9, 8) + bytes(100),
+    ],
+    ids=["PNG", "JPEG", "GIF", "TIFF"],
+)
+def test_a_header_of_too_many_pieces_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(module, "MAX_READS", 500)
+    (tmp_path / "x").write_bytes(content)
+    assert reason(tmp_path / "x") == "takes more than 500 reads to decode"
+
+
+@pytest.mark.parametrize("kind", [b"zTXt", b"iTXt", b"iCCP"])
+def test_text_that_is_a_bomb_is_not_unpacked(tmp_path: Path, kind: bytes) -> None:
+    packed = zlib.compress(bytes(20_000_000))
+    start = b"a\0\x01\0\0\0" if kind == b"iTXt" else b"a\0\0"
+    (tmp_path / "bomb.png").write_bytes(png(*[(kind, start + packed)] * 20))
+    tracemalloc.start()
+    decode(str(tmp_path / "bomb.png"), SIZE, RESIZE)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10_000_000
+
+
+def test_what_is_quick_to_decode_is_told_without_decoding(tmp_path: Path) -> None:
+    quick = {
+        "nowhere.jpg": None,
+        "folder": None,
+        "baseline": encoded(),
+        "progressive": encoded(progressive=True),
+        "small.png": png(),
+        "large.jpg": encoded() + bytes(100_000),
+    }
+    slow = {
+        "scans": many_scans(90, side=2_000),
+        "pixels": claimed(encoded(), 15_000),
+        "large.png": png((b"tEXt", b"a\0" + bytes(70_000))),
+        "no header": b"\xff\xd8",
+    }
+    (tmp_path / "folder").mkdir()
+    for name, content in (quick | slow).items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+    assert [name for name in quick | slow if is_quick(str(tmp_path / name))] == list(quick)
 
 
 def test_a_huge_jpeg_takes_little_memory(tmp_path: Path) -> None:

@@ -7,15 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
+from tests.data.images.hostile import slow_jpeg
 
 from cldnet.data.dataset import Dataset
 from cldnet.data.images import workers
+from cldnet.data.images.decode import BadImage
+from cldnet.data.images.photos import read_photos
 from cldnet.data.images.reader import read_images
 from cldnet.data.images.workers import FEW, Target, decode_into, usable_cpus
 
@@ -73,6 +77,75 @@ def test_a_worker_that_dies_is_answered_with_what_to_do(photos: Path, tmp_path: 
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
 
 
+@pytest.fixture
+def few(tmp_path: Path) -> list[str]:
+    """Photos that are decoded in a worker."""
+    paths = [tmp_path / f"{i}.jpg" for i in range(5)]
+    for path in paths:
+        Image.new("RGB", (300, 300), (50, 100, 150)).save(path, format="BMP")  # too many bytes to be quick for certain
+    return [str(path) for path in paths]
+
+
+def test_a_photo_that_takes_too_long_is_named_and_the_rest_goes_on(
+    few: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(few[2]).write_bytes(slow_jpeg())  # in the middle, so that others wait behind it
+    monkeypatch.setattr(workers, "MAX_SECONDS", 0)
+    read = read_photos(few, 8, 9)
+    assert read.bad == (BadImage(few[2], "took longer than 0 s to decode"),)
+    assert read.places.tolist() == [0, 1, 3, 4]
+    assert (read.x.min(axis=(0, 2, 3)) > [40, 90, 140]).all()  # their own pixels
+    assert multiprocessing.active_children() == []
+
+
+def test_a_photo_that_takes_too_much_memory_is_named(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("RGB", (5_000, 5_000)).save(few[2], format="PNG")
+    monkeypatch.setattr(workers, "MAX_MEMORY", 50 << 20)
+    assert read_photos(few, 8, 9).bad == (BadImage(few[2], "not enough memory to decode it", passing=True),)
+
+
+def test_a_worker_that_does_not_answer_is_replaced(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_TICK", 0.1)
+    started: list[int] = []
+    start = workers._start
+
+    def first_frozen(*arguments: Any) -> Any:
+        worker = start(*arguments)
+        if not started:
+            os.kill(worker.process.pid or 0, signal.SIGSTOP)
+        monkeypatch.setattr(workers, "MAX_WAIT", 60 if started else 0.5)
+        started.append(worker.process.pid or 0)
+        return worker
+
+    monkeypatch.setattr(workers, "_start", first_frozen)
+    read = read_photos(few[:2], 8, 9)
+    assert read.bad == (BadImage(few[0], "took longer than 0.5 s to read", passing=True),)
+    assert len(started) == 2
+    assert multiprocessing.active_children() == []
+
+
+def test_the_clock_starts_anew_with_every_photo() -> None:
+    process = multiprocessing.get_context("spawn").Process()
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        theirs.send(None)
+        worker = workers._Worker(process, ours, deque([(7, "7.png"), (8, "8.png")]), waited=50.0)
+        assert worker.reply() == (7, None)
+        assert worker.waited == 0
+
+
+def test_a_crash_of_the_decoder_costs_one_photo(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def crash(done: int, _: int) -> None:
+        if done == 1:
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid or 0, signal.SIGSEGV)
+
+    data = read(photos, tmp_path, on_progress=crash)
+    assert COUNT - 2 <= len(data.train) < COUNT
+    assert "(made the decoder crash)" in caplog.text
+    assert multiprocessing.active_children() == []
+
+
 def test_a_script_needs_no_guard_and_is_not_run_again_by_the_workers(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "pixels").touch()
     (tmp_path / "script.py").write_text(
@@ -94,7 +167,7 @@ def test_few_images_one_worker_and_daemons_start_no_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, jobs: int, daemon: bool
 ) -> None:
     monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=daemon))
-    monkeypatch.delattr(workers, "_in_workers")
+    monkeypatch.delattr(workers, "_start")
     (tmp_path / "pixels").touch()
     done = list(decode_into(Target(str(tmp_path / "pixels"), 4, 4), ["nowhere.jpg"] * jobs, count))
     assert [row for row, _ in done] == list(range(jobs))

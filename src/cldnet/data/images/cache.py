@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from cldnet.data.files.regular import check_file
-from cldnet.data.images.decode import BadImage, decode, pillow
+from cldnet.data.images.decode import BadImage, pillow
+from cldnet.data.images.photos import read_photos
 from cldnet.data.images.scan import Photo
 from cldnet.data.images.tree import Tree
 
@@ -103,7 +104,7 @@ class Cache:
             return None
         paths = [os.path.join(self.tree.folder, bad.path) for bad in entry.bad if bad.passing]
         # What could not be opened may have been made readable, without a trace in its size and time.
-        mended = any(not isinstance(decode(path, self.size, self.resize), BadImage) for path in paths)
+        mended = bool(paths) and len(read_photos(paths, self.size, self.resize).places) > 0
         return None if mended else entry
 
     def save(self, entry: Entry, pixels: Path) -> None:

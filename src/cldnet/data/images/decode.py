@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import warnings
@@ -12,16 +13,24 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from cldnet.data.images.jpeg import MAX_SCANS, MAX_SEGMENTS, count_scans, read_frame
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MAX_PIXELS", "BadImage", "cut_from", "decode", "pillow"]
+__all__ = ["FORMATS", "MAX_PIXELS", "MAX_READS", "BadImage", "cut_from", "decode", "is_quick", "pillow"]
 
 #: What is read, told by a file's content and not by its name.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 #: Pixels that may be held at once; an image with more is refused before it is decoded.
 MAX_PIXELS = 64_000_000
+#: Times that a decoder may read from one file. Photos take a few hundred; a large PNG in pieces of 8 kB takes 100,000.
+MAX_READS = 1_000_000
 
+#: Bytes of a file that is quick to decode whatever is in it (a JPEG aside), within `MAX_PIXELS`.
+_SMALL = 1 << 16
+#: Scans × pixels of a JPEG that is quick to decode: it takes a second or two.
+_QUICK_PIXELS = 200_000_000
 #: A JPEG is decoded at a lower scale as long as that leaves this many times the sides that are wanted.
 _DRAFT_GAP = 2
 _ORIENTATION = 0x0112
@@ -72,8 +81,9 @@ def decode(path: str, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
     antialiased, and done only for what the crop keeps, so a long strip takes no more memory than a square.
 
     A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where both sides stay at least twice as long as wanted. The limit of
-    `MAX_PIXELS` is for the size after that, but for the full size where a JPEG has to be held whole (progressive ones). Nothing
-    that is in a file raises: the answer is a `BadImage` then.
+    `MAX_PIXELS` is for the size after that, but for the full size where a JPEG has to be held whole (progressive ones). Refused
+    are also a JPEG of more than `MAX_SCANS` scans and a file that takes more than `MAX_READS` reads. Nothing that is in a file
+    raises: the answer is a `BadImage` then. There is no limit of time here: see `cldnet.data.images.workers.decode_into`.
 
     Examples
     --------
@@ -84,7 +94,7 @@ def decode(path: str, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of large images and odd metadata
-            with open(path, "rb", opener=_open_at_once) as file:
+            with open(path, "rb", buffering=0, opener=_open_at_once) as raw, _Metered(raw) as file:
                 return _decode(file, size, resize)
     except Exception as error:  # hostile files make Pillow raise nearly anything
         passing = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
@@ -94,6 +104,47 @@ def decode(path: str, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
 def _open_at_once(path: str, flags: int) -> int:
     """Open a file without waiting, in case that it has become a pipe to which nobody writes."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def is_quick(path: str) -> bool:
+    """Tell, without decoding a file, whether `decode` is certain to take no more than a second or two.
+
+    That is so for a JPEG with few scans × pixels, and for a small file of another format. Everything else is better decoded in
+    a process that can be ended.
+
+    Examples
+    --------
+    >>> is_quick("no-such-file.jpg")
+    True
+    """
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                return True
+            if file.read(2) != b"\xff\xd8":
+                return about.st_size <= _SMALL
+            frame = read_frame(file)
+            if frame is None:
+                return False
+            scans = 1 if frame.one_scan else count_scans(file)
+            return scans * frame.width * frame.height <= _QUICK_PIXELS
+    except OSError:
+        return True
+
+
+class _Metered(io.BufferedReader):
+    """A file that may be read from `MAX_READS` times: it bounds what a header of many small pieces costs."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        super().__init__(raw)
+        self._left = MAX_READS
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise _Refused(f"takes more than {MAX_READS:,} reads to decode")
+        return super().read(size)
 
 
 def _decode(file: BinaryIO, size: int, resize: int) -> NDArray[np.uint8]:
@@ -118,20 +169,15 @@ def _pixels_to_hold(image: Image, file: BinaryIO, resize: int) -> int:
     width, height = image.size
     if image.format not in ("JPEG", "MPO"):
         return width * height
-    row_by_row = not image.info.get("progressive") and _in_one_scan(file, len(image.getbands()))
+    here = file.tell()
+    frame = read_frame(file)
+    row_by_row = frame is not None and frame.one_scan
+    if not row_by_row and count_scans(file) > MAX_SCANS:
+        raise _Refused(f"more than {MAX_SCANS} scans or {MAX_SEGMENTS:,} segments")
+    file.seek(here)
     short, wanted = min(width, height), _DRAFT_GAP * resize
     image.draft(None, (-(-wanted * width // short), -(-wanted * height // short)))
     return image.size[0] * image.size[1] if row_by_row else width * height
-
-
-def _in_one_scan(file: BinaryIO, colours: int) -> bool:
-    """Tell whether the scan that begins here has all colours; else the decoder keeps all of them until the last scan."""
-    header = b"\xff\xda" + (6 + 2 * colours).to_bytes(2) + bytes([colours])
-    here = file.tell()
-    file.seek(max(0, here - 8 - 2 * colours))
-    found = file.read(len(header))
-    file.seek(here)
-    return found == header
 
 
 def _turned(image: Image) -> Image:
