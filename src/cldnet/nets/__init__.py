@@ -193,12 +193,12 @@ def build_described(description: Any) -> Described:
         )
     allowed = {*signature(made.__init__).parameters} - _NOT_OPTIONS
     if not isinstance(options, Mapping) or not {*options} <= allowed:
-        raise ValueError(f"A {kind} map has options {options!r}; known are {', '.join(sorted(allowed))}.")
+        raise ValueError(f"A {kind} map has options {options!r:.200}; known are {', '.join(sorted(allowed))}.")
     seed = description.get("seed", 0)
     if type(seed) is not int or not 0 <= seed < 2**63:
         raise ValueError(f"A feature map has seed={seed!r}: it should be a whole number from 0 on.")
     try:
-        built: Described = made(tuple(sizes), seed=seed, **options)
+        built: Described = made.from_description(tuple(sizes), seed, options)
     except (TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
-        raise ValueError(f"No {kind} map can be made with options {dict(options)} ({error}).") from error
+        raise ValueError(f"No {kind} map can be made with options {dict(options)!r:.200} ({error!s:.200}).") from error
     return built

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from cldnet.device import generator
-from cldnet.nets.bodies import bodies_beside, describe_bodies
+from cldnet.nets.bodies import bodies_beside, describe_bodies, described_options
 from cldnet.nets.efficientnet import VERSIONS
 from cldnet.nets.features import FeatureMap, RandomReLU
 from cldnet.nets.pretrained import Adapted, Beside, Pretrained
@@ -93,6 +93,11 @@ class Expanded(FeatureMap):
     def fitted(self) -> Tensor:  # type: ignore[override]
         """Whether there are weights."""
         return self.expansion.fitted
+
+    @classmethod
+    def from_description(cls, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any]) -> Self:
+        """Make an empty one from what a file says; no name in it is looked up."""
+        return super().from_description(input_shape, seed, described_options(options))
 
     @property
     def options(self) -> dict[str, Any]:
