@@ -16,7 +16,7 @@ import pytest
 from tests.nets.vits import save_vit
 
 from cldnet import CLDNetClassifier, load_map, save_map, store
-from cldnet.nets import Expanded, FrozenNet
+from cldnet.nets import Expanded, FrozenNet, WhitenedPatches
 
 pytest.importorskip("transformers")
 
@@ -98,13 +98,16 @@ def load(path: Path) -> Any:
     return load_map(path) if path.name == "map" else CLDNetClassifier.load(path)
 
 
-def forged(files: dict[str, Path], kind: str, folder: Path, change: Callable[[list[Any]], object]) -> Path:
-    """Write a file whose bodies were changed, with a digest that fits."""
+def forged(files: dict[str, Path], kind: str, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Write a file whose description of a net was changed, with a digest that fits."""
     tensors, manifest = store.read(files[kind])
-    described = manifest["map"] if kind == "map" else manifest["parameters"]["backbone"]
-    change(described["options"]["bodies"])
+    change(manifest["map"] if kind == "map" else manifest["parameters"]["backbone"])
     store.write(folder / kind, tensors, manifest)
     return folder / kind
+
+
+def bodies(change: Callable[[list[Any]], object]) -> Callable[[dict[str, Any]], object]:
+    return lambda described: change(described["options"]["bodies"])
 
 
 def config(**fields: Any) -> Callable[[list[Any]], None]:
@@ -158,7 +161,7 @@ def test_a_forged_backbone_is_refused_and_nothing_is_looked_up(
     files: dict[str, Path], kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, complaint = FORGERIES[name]
-    path = forged(files, kind, tmp_path, change)
+    path = forged(files, kind, tmp_path, bodies(change))
     with (
         bounded(path, monkeypatch),
         pytest.raises(ValueError, match=rf"does not hold a whole (model|feature map) \(.*({complaint})"),
@@ -171,7 +174,7 @@ def test_a_folder_that_a_file_names_is_not_opened(
     files: dict[str, Path], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = save_vit(tmp_path / "there")
-    path = forged(files, kind, tmp_path, replaced(net=there))
+    path = forged(files, kind, tmp_path, bodies(replaced(net=there)))
     with bounded(path, monkeypatch), pytest.raises(ValueError, match="there"):
         load(path)
 
@@ -182,3 +185,75 @@ def test_a_whole_file_opens_nothing_but_itself(
 ) -> None:
     with bounded(files[kind], monkeypatch):
         load(files[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "complaint"),
+    [
+        ("frozen", {"widths": [1] * 100_000}, "widths"),
+        ("frozen", {"widths": [2**40]}, "hidden"),
+        ("frozen", {"widths": ["a"]}, "widths"),
+        ("expanded", {"features": 2**24}, "features"),
+        ("expanded", {"bodies": [{"net": "efficientnet-lite0", "stages": [1] * 10**5}]}, "stages"),
+        ("expanded", {"bodies": [{"net": "efficientnet-lite0", "stages": [1.0]}]}, "stages"),
+        ("expanded", {"bodies": [{"net": "efficientnet-lite0", "size": 10**6}]}, "size"),
+        ("map", {"bodies": []}, "one net or more"),
+        ("map", {"bodies": "owner/name"}, "list of tables"),
+    ],
+)
+def test_options_that_the_numbers_of_a_file_do_not_cover_are_refused(
+    files: dict[str, Path],
+    kind: str,
+    options: dict[str, Any],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = forged(files, kind, tmp_path, lambda described: described["options"].update(options))
+    with bounded(path, monkeypatch), pytest.raises(ValueError, match=complaint):
+        load(path)
+
+
+@pytest.mark.parametrize("kind", ["frozen", "adapted", "map"])
+def test_a_net_is_not_run_while_its_file_is_read(
+    files: dict[str, Path], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What running a net takes does not follow from the size of its file: photos may be of any size."""
+    tensors, manifest = store.read(files[kind])
+    side = 4700
+    described = manifest["map"] if kind == "map" else manifest["parameters"]["backbone"]
+    described["input_shape"] = [3, side, side]
+    if kind == "map":
+        manifest["map_id"] = map_id_of(files[kind], (3, side, side))
+    else:
+        manifest["inputs"]["shape"] = [3, side, side]
+    store.write(tmp_path / kind, tensors, manifest)
+    with bounded(tmp_path / kind, monkeypatch):
+        load(tmp_path / kind)
+
+
+def map_id_of(path: Path, shape: tuple[int, ...]) -> str:
+    features = load_map(path)
+    features.input_shape = shape
+    return features.map_id
+
+
+def test_a_small_map_over_large_images_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = WhitenedPatches((1024, 1024), filters=1, seed=0, size=32, windows=1)
+    features.fitted.fill_(True)
+    save_map(features, tmp_path / "map")  # 8 kB, and 4 GB of patches in an image
+    with bounded(tmp_path / "map", monkeypatch):
+        load(tmp_path / "map")
+
+
+def test_a_described_net_is_not_tried_because_a_file_has_an_output_of_it_too(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors, manifest = store.read(files["frozen"])
+    net = CLDNetClassifier.load(files["frozen"])._fitted().learner.backbone
+    assert net is not None
+    names = {name: list(tensor.shape) for name, tensor in net.state_dict().items()}
+    manifest["fingerprint"] = {"names": names, "input_shape": manifest["inputs"]["shape"], "output": [0.0] * 32}
+    store.write(tmp_path / "frozen", tensors, manifest)
+    with bounded(tmp_path / "frozen", monkeypatch), pytest.raises(ValueError, match="module of your own"):
+        load(tmp_path / "frozen")

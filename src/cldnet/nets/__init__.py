@@ -141,13 +141,15 @@ def backbone_defaults(name: str) -> dict[str, Any]:
 
 
 def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """Count the features that a net gives for one input, by trying it on zeros.
+    """Count the features that a net gives for one input: as it says itself if it is ours, else by trying it on zeros.
 
     Examples
     --------
     >>> out_features(nn.Flatten(), (2, 3))
     6
     """
+    if isinstance(net, Described) and is_described(net):
+        return net.out_features
     with evaluating(net):
         features = net(next(net.parameters(), torch.zeros(())).new_zeros(1, *input_shape))
     if features.ndim != 2:

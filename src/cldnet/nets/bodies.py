@@ -21,7 +21,7 @@ _TRANSFORMERS = "transformers"
 _TAKEN = ("pool", "layer", "adapt")
 _PARTS = ("config", "preprocessing")
 #: Nets that stand beside each other at most.
-_MOST_BODIES = 16
+_MOST_BODIES = 8
 
 
 class Description(dict[str, Any]):
@@ -113,6 +113,7 @@ def _transformer(
     config: Mapping[str, Any], pixels: Preprocessing, table: Mapping[str, Any], mirror: bool, source: str | None = None
 ) -> Pretrained:
     net = TransformerNet(config, source=source, **{option: table[option] for option in _TAKEN if option in table})
+    net.check_size(pixels.size)
     # A path is nobody else's business; what the net is follows from the rest.
     made: dict[str, Any] = {"net": _TRANSFORMERS, "config": net.config, "preprocessing": {**vars(pixels)}}
     made |= {"pool": net.pool, "layer": net.layer, "adapt": net.adapt}

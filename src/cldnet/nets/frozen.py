@@ -22,6 +22,9 @@ from cldnet.nets.pretrained import Beside, Pretrained
 
 __all__ = ["FrozenNet", "count_weights", "learning_state"]
 
+#: Hidden layers behind the nets at most.
+_MOST_HIDDEN = 64
+
 
 class FrozenNet(Described):
     """Frozen nets beside each other, their vectors brought to mean 0 and spread 1, and hidden layers that learn.
@@ -65,6 +68,8 @@ class FrozenNet(Described):
     ) -> None:
         super().__init__()
         check_image_shape(input_shape)
+        if len(widths) > _MOST_HIDDEN or not all(type(width) is int and width >= 1 for width in widths):
+            raise ValueError(f"widths={widths!r:.80} should be at most {_MOST_HIDDEN} whole numbers from 1 on.")
         self.input_shape, self.seed, self.mirror, self.widths = tuple(input_shape), seed, bool(mirror), tuple(widths)
         self.body: Pretrained | Beside = bodies_beside(bodies, mirror=mirror)
         features = self.body.out_features

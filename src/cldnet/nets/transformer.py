@@ -43,6 +43,8 @@ _ACTIVATIONS = (
     "silu",
     "tanh",
 )
+#: Patches along an image's side at most: attention takes the fourth power of them.
+_MOST_PATCHES = 64
 _ATTENTION = "sdpa"  # torch's own; other names would be looked up, kernels even on the hub
 
 
@@ -92,7 +94,7 @@ _Rule = _Whole | _Number | _OneOf
 _TRUTH = _OneOf((False, True))
 _COMMON: Mapping[str, _Rule] = {
     "hidden_size": _Whole(1, 1 << 14),
-    "num_hidden_layers": _Whole(1, 64),
+    "num_hidden_layers": _Whole(1, 48),
     "num_attention_heads": _Whole(1, 256),
     "hidden_act": _OneOf(_ACTIVATIONS),
     "layer_norm_eps": _Number(0, 1),
@@ -250,6 +252,16 @@ class TransformerNet(nn.Module):
         depth = self.model.config.num_hidden_layers
         return next(part for part in self.model.modules() if isinstance(part, nn.ModuleList) and len(part) == depth)
 
+    def check_size(self, size: int) -> None:
+        """Refuse images of a side that the model does not take."""
+        made = self.model.config
+        fits = size == made.image_size or made.model_type == "dinov2"  # which interpolates its positions
+        if not fits or not 1 <= size // made.patch_size <= _MOST_PATCHES:
+            raise ValueError(
+                f"Images would be prepared with side {size}, and this {made.model_type} model takes images of side "
+                f"{made.image_size} in patches of side {made.patch_size}."
+            )
+
     def load_published(self) -> tuple[Tensor, Tensor]:
         """Take over the weights of the hub's name or folder that the net was made for."""
         if self.source is None:
@@ -297,6 +309,10 @@ def _empty_model(config: Mapping[str, Any], pool: str) -> Any:
         made = getattr(library, config_class)(**fields, attn_implementation=_ATTENTION)
         if made.hidden_size % made.num_attention_heads:
             raise ValueError(f"hidden_size={made.hidden_size} is no multiple of num_attention_heads")
+        if not 1 <= made.image_size // made.patch_size <= _MOST_PATCHES:
+            raise ValueError(
+                f"image_size={made.image_size} and patch_size={made.patch_size} do not give 1 to {_MOST_PATCHES} patches a side"
+            )
         with torch.device("meta"):  # draws nothing, and takes no time
             model = _without_pooler(getattr(library, model_class)(made), pool)
     except (TypeError, ArithmeticError, RuntimeError, ValueError) as error:
