@@ -133,7 +133,10 @@ class Expanded(FeatureMap):
     def _vectors(self, x: Tensor) -> Tensor:
         if not self.fitted:
             raise ValueError("This map has no weights yet: call its load_published, or load a model that has them.")
-        return self.body(x)  # type: ignore[no-any-return]
+        vectors: Tensor = self.body(x)
+        if not torch.isfinite(vectors).all():
+            raise ValueError("The pretrained net gave NaN or infinity for some images: load the last good copy of it.")
+        return vectors
 
 
 class ExpandedNet(Expanded):
