@@ -28,7 +28,7 @@ def test_files_of_strangers_and_of_bad_disks_are_refused_or_harmless() -> None:
 
 HARMS = {
     "time.sleep(9)": "hang: no answer in 2 s",
-    "sum(1 for _ in iter(int, 1))": "hang: more than 1 s of processor time",
+    "sum(1 for _ in iter(int, 1))": "hang: too much processor time",
     "socket.socket()": "did socket.__new__",
     "socket.getaddrinfo(b'localhost', 80)": "did socket.getaddrinfo",
     "open('/etc/hostname')": "did open",
@@ -55,16 +55,19 @@ def test_it_tells_whatever_a_file_does(tmp_path: Path) -> None:
 import numpy as np, os, pickle, socket, sys, time, torch
 from pathlib import Path
 sys.path.append({str(SCRIPT.parent)!r})
-from fuzzing.guard import Bounds, judge, watched
+from fuzzing.guard import Bounds, Trial, judge, watched
 path = Path("file")
 def masked(harm):
     try:
         harm()
     except Exception as error:
         raise ValueError("This is not a whole model: use the last good copy.") from error
-for number, harm in enumerate(({lines})):
+harms = [{lines}]
+def make(number):
     bounds = Bounds(reads=Path.cwd(), seconds=1, patience=60 if number else 2)  # the first one sleeps
-    print(judge(lambda watch: str(watched(harm, watch)), bounds).detail)
+    return Trial("", "", bounds, lambda watch: str(watched(harms[number], watch)))
+for number, outcome in judge(range(len(harms)), make):
+    print(outcome.detail)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
     told = dict(zip(HARMS, done.stdout.splitlines(), strict=True))

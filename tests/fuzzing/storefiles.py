@@ -755,6 +755,7 @@ def prepare(folder: Path) -> None:
             assert again.read_bytes() == (folder / name).read_bytes(), name
         shutil.copyfile(again, folder / "used")
         kind.use(loaded, folder / "used")
+        _tensors_of(folder / name)  # which are kept
     (folder / "used").unlink(missing_ok=True)
     module()(torch.zeros(1, 10, 10, device="cpu"))
     copy.deepcopy(module()).to("meta")(
