@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.nets.vits import TINY, save_vit
+from tests.nets.vits import PROCESSOR, TINY, save_vit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -234,3 +234,21 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ImportError, match=r"cldnet\[pretrained\]"):
         TransformerNet({"model_type": "vit", **TINY})
+
+
+def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
+    assert TransformerNet({"model_type": "vit", **TINY, "layer_norm_eps": 1}).model.layernorm.eps == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [({"num_attention_heads": 3}, "no multiple"), ({"image_size": 1024}, "do not give 1 to 64 patches a side")],
+)
+def test_numbers_that_do_not_go_together_are_refused(fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        TransformerNet({"model_type": "vit", **TINY, **fields})
+
+
+def test_images_of_another_size_than_the_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="prepared with side 64, and this vit model takes images of side 32"):
+        build_body(save_vit(tmp_path / "vit", processor={**PROCESSOR, "size": {"height": 64, "width": 64}}))

@@ -21,7 +21,7 @@ _TRANSFORMERS = "transformers"
 _TAKEN = ("pool", "layer", "adapt")
 _PARTS = ("config", "preprocessing")
 #: Nets that stand beside each other at most.
-_MOST_BODIES = 8
+_MOST_BODIES = 4
 
 
 class Description(dict[str, Any]):

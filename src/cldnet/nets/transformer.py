@@ -151,7 +151,7 @@ def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
         if name in rules:
             if value not in rules[name]:
                 raise ValueError(f"A {kind} model has {name}={value!r:.80}: expected {rules[name]}.")
-            taken[name] = value
+            taken[name] = float(value) if isinstance(rules[name], _Number) else value  # transformers takes no 0 for 0.0
         elif name != "model_type" and name not in _IGNORED:
             raise ValueError(f"The configuration of a {kind} model should not have the field {name!r:.80}.")
     return taken
@@ -315,7 +315,7 @@ def _empty_model(config: Mapping[str, Any], pool: str) -> Any:
             )
         with torch.device("meta"):  # draws nothing, and takes no time
             model = _without_pooler(getattr(library, model_class)(made), pool)
-    except (TypeError, ArithmeticError, RuntimeError, ValueError) as error:
+    except Exception as error:  # transformers has errors of its own
         raise ValueError(f"No model of type {config['model_type']!r} can be made so ({error}).") from error
     if torch.get_default_device().type == "meta":
         return model
