@@ -27,7 +27,12 @@ def test_files_of_strangers_and_of_bad_disks_are_refused_or_harmless() -> None:
 
 
 HARMS = {
-    "time.sleep(9)": "hang",
+    "time.sleep(9)": "hang: no answer in 2 s",
+    "sum(1 for _ in iter(int, 1))": "hang: too much processor time",
+    "socket.socket()": "did socket.__new__",
+    "socket.getaddrinfo(b'localhost', 80)": "did socket.getaddrinfo",
+    "open('/etc/hostname')": "did open",
+    "input()": "did builtins.input",
     "os.kill(os.getpid(), 11)": "crash: ended by SIGSEGV",
     "torch.empty(1 << 29)": "asked for memory beyond the bound: RuntimeError",
     "[None] * (1 << 29)": "asked for memory beyond the bound: MemoryError",
@@ -47,18 +52,22 @@ HARMS = {
 def test_it_tells_whatever_a_file_does(tmp_path: Path) -> None:
     lines = ", ".join(f"lambda: {harm}" for harm in HARMS)
     code = f"""
-import numpy as np, os, pickle, sys, time, torch
+import numpy as np, os, pickle, socket, sys, time, torch
 from pathlib import Path
 sys.path.append({str(SCRIPT.parent)!r})
-from fuzzing.guard import judge, watched
+from fuzzing.guard import Bounds, Trial, judge, watched
 path = Path("file")
 def masked(harm):
     try:
         harm()
     except Exception as error:
         raise ValueError("This is not a whole model: use the last good copy.") from error
-for harm in ({lines}):
-    print(judge(lambda watch: str(watched(harm, watch)), None, 1.0).detail)
+harms = [{lines}]
+def make(number):
+    bounds = Bounds(reads=Path.cwd(), seconds=1, patience=60 if number else 2)  # the first one sleeps
+    return Trial("", "", bounds, lambda watch: str(watched(harms[number], watch)))
+for number, outcome in judge(range(len(harms)), make):
+    print(outcome.detail)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
     told = dict(zip(HARMS, done.stdout.splitlines(), strict=True))

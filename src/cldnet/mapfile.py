@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cldnet import store
-from cldnet.nets import FeatureMap, build_described, is_described
+from cldnet.nets import Expanded, FeatureMap, build_described, is_described
 from cldnet.nets.features import FEATURE_LIMIT
 from cldnet.plausible import check_numbers, check_tensors, whole
 from cldnet.version import __version__
@@ -22,8 +21,8 @@ from cldnet.version import __version__
 __all__ = ["load_map", "save_map"]
 
 _KIND = "feature map"
-#: Numbers of an input up to which a map is tried.
-_TRIED = 1 << 20
+#: Products for one input up to which a map is tried.
+_TRIED = 1 << 24
 
 
 def save_map(features: FeatureMap, path: str | os.PathLike[str]) -> None:
@@ -82,10 +81,14 @@ def _read(tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> Feature
 
 
 def _computes(features: FeatureMap) -> bool:
-    """Try a map that came from outside on zeros: it is fitted, and gives whole numbers in their limits."""
+    """Try a map that came from outside on zeros: it is fitted, and gives whole numbers in their limits.
+
+    Nets in front of it are not run, and a map over large images is not tried: their work does not follow from the file's size.
+    """
     if not features.fitted:
         return False
-    if prod(features.input_shape) > _TRIED:  # an image may be large, and its map small
+    tried = features.expansion if isinstance(features, Expanded) else features
+    if tried.work > _TRIED:
         return True
-    h = features(torch.zeros(1, *features.input_shape))
+    h = tried(torch.zeros(1, *tried.input_shape))
     return bool((h == h.round()).all()) and float(h.abs().max()) <= FEATURE_LIMIT

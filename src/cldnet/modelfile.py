@@ -143,7 +143,7 @@ def load_model(
     if said.mark is None and isinstance(backbone, nn.Module) and not is_described(backbone):
         raise WrongModule("This model has a backbone of the library's own: load it without backbone.")
     if said.mark is not None:
-        if not isinstance(backbone, nn.Module):
+        if not isinstance(backbone, nn.Module) or is_described(backbone):  # whose output need not be tried
             raise WrongModule(
                 "This model was made over a module of your own: load(path, backbone=module) needs one of the same make."
             )

@@ -1,4 +1,4 @@
-"""One file, one process: forked from a warm one, with bounds on time and memory, and a watch on all that it does."""
+"""Files are tried in processes forked from a warm one, with bounds on time and memory, and a watch on all that is done."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import resource
 import select
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Memory that a load may take on top of what the process had.
-MEMORY = 1 << 30
+#: Memory that a load may take on top of what the process had, and on top of that for each byte of the file.
+MEMORY, COPIES = 1 << 29, 4
+#: Files that one process tries, as long as nothing is wrong with one: a fork may take longer than a file.
+TOGETHER = 25
 #: What a sentence has at least.
 WORDS = 4
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -26,8 +27,10 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _FORBIDDEN = {
     *("exec", "code.__new__", "import", "marshal.loads", "pickle.find_class", "subprocess.Popen", "sys.addaudithook"),
     *("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "pty.spawn"),
-    *("ctypes.dlopen", "socket.connect", "socket.bind", "webbrowser.open", "sys._getframe.f_trace"),
+    *("ctypes.dlopen", "webbrowser.open", "sys._getframe.f_trace", "builtins.input"),
 }
+#: Where Linux says how much memory there is.
+_ABOUT_THE_MACHINE = ("/proc/", "/sys/fs/cgroup/")
 #: What changes the disk: within a folder that it may write to.
 _CHANGING = {"os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.chmod", "os.link", "os.symlink", "os.truncate"}
 #: What torch, numpy, pyarrow, C and C++ say where no memory is left; what is refused before it is asked for has other words.
@@ -47,6 +50,7 @@ class Watch:
     """What was done while it was on, that whoever reads a file has no business with."""
 
     folder: Path | None = None
+    reads: Path | None = None
     on: bool = False
     seen: list[str] = field(default_factory=list)
 
@@ -62,23 +66,20 @@ class Watch:
         if event == "open":
             path, mode, flags = arguments
             writes = bool(set(mode or "") & set("wax+")) or bool((flags or 0) & _WRITING)
-            return writes and not isinstance(path, int) and not self._within(path)
+            return not isinstance(path, int) and not (self._within(path) if writes else self._readable(path))
         if event in _CHANGING:
             folder = next((each for each in arguments[1:] if isinstance(each, int) and each > 2), None)
             return not self._within(arguments[0], "" if folder is None else os.readlink(f"/proc/self/fd/{folder}"))
-        return event in _FORBIDDEN
+        return event in _FORBIDDEN or event.startswith("socket.")
+
+    def _readable(self, path: Any) -> bool:
+        # Not where a link leads: whoever names a link wants to read what it leads to.
+        place = os.path.abspath(os.fsdecode(path))
+        return self.reads is None or place.startswith((f"{os.path.abspath(self.reads)}{os.sep}", *_ABOUT_THE_MACHINE))
 
     def _within(self, path: Any, below: str = "") -> bool:
         place = os.path.realpath(os.path.join(below, os.fsdecode(path)))
         return self.folder is not None and (place + os.sep).startswith(os.path.realpath(self.folder) + os.sep)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a file: a verdict (``"refused"``, ``"equal"``, …), or None and why."""
-
-    verdict: str | None
-    detail: str
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -128,64 +129,115 @@ def watched(load: Callable[[], Any], watch: Watch) -> tuple[bool, Any]:
         watch.on = False
 
 
-def judge(work: Callable[[Watch], str], folder: Path | None, seconds: float) -> Outcome:
-    """Let a process of its own come to a verdict; one that takes too long is tried once more, for the machine may be busy."""
-    outcome = _once(work, folder, seconds)
-    return _once(work, folder, seconds) if outcome.detail.startswith("hang") else outcome
+@dataclass(frozen=True)
+class Bounds:
+    """What one file may take: where it may write and read, seconds of processor time and of waiting, its size in bytes."""
+
+    writes: Path | None = None
+    reads: Path | None = None
+    seconds: int = 5
+    patience: int = 60
+    size: int = 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes on top of what the process had."""
+        return MEMORY + COPIES * self.size
 
 
-def _once(work: Callable[[Watch], str], folder: Path | None, seconds: float) -> Outcome:
+@dataclass(frozen=True)
+class Trial:
+    """One file: its kind, what was done to it, what it may take, and how it is tried."""
+
+    kind: str
+    note: str
+    bounds: Bounds
+    work: Callable[[Watch], str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a file: a verdict (``"refused"``, ``"equal"``, …), or None and why."""
+
+    kind: str
+    note: str
+    verdict: str | None
+    detail: str
+
+
+def judge(numbers: range, make: Callable[[int], Trial]) -> Iterator[tuple[int, Outcome]]:
+    """Try files by their numbers, a few in one process, until one of them is wrong: the next is tried in a new process."""
+    while numbers:
+        done = 0
+        for outcome in _together(numbers[:TOGETHER], make):
+            yield numbers[done], outcome
+            done += 1
+        numbers = numbers[done:]
+
+
+def _together(numbers: range, make: Callable[[int], Trial]) -> Iterator[Outcome]:
     reader, writer = os.pipe()
     process = os.fork()
     if not process:
         os.close(reader)
-        _serve(work, folder, writer)
+        _serve(numbers, make, writer)
     os.close(writer)
-    try:
-        return _answer(reader, process, seconds)
-    finally:
-        os.close(reader)
+    kind, note, patience, told, said = "unknown", "while it was made", Bounds.patience, True, b""
+    while select.select([reader], [], [], patience)[0] and (part := os.read(reader, 1 << 16)):
+        *lines, said = (said + part).split(b"\n")
+        for line in map(json.loads, lines):
+            told = len(line) == 2
+            if told:
+                yield Outcome(kind, note, *line)
+            else:
+                kind, note, patience = line
+    os.kill(process, signal.SIGKILL)  # which does nothing to one that has ended
+    status = os.waitpid(process, 0)[1]
+    os.close(reader)
+    if not told or status:
+        yield Outcome(kind, note, None, _ended(status, patience))
 
 
-def _answer(reader: int, process: int, seconds: float) -> Outcome:
-    until, said = time.monotonic() + seconds, b""
-    while True:
-        ready, _, _ = select.select([reader], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-            return Outcome(None, f"hang: no answer in {seconds:g} s")
-        part = os.read(reader, 1 << 16)
-        if not part:
-            break
-        said += part
-    _, status = os.waitpid(process, 0)
-    if os.WIFSIGNALED(status):
-        return Outcome(None, f"crash: ended by {signal.Signals(os.WTERMSIG(status)).name}")
-    if not said:
-        return Outcome(None, f"crash: ended with {os.WEXITSTATUS(status)} and without a word")
-    return Outcome(*json.loads(said))
+def _ended(status: int, patience: int) -> str:
+    if not os.WIFSIGNALED(status):
+        return f"crash: ended with {os.WEXITSTATUS(status)} and without a word"
+    number = os.WTERMSIG(status)
+    if number == signal.SIGKILL:
+        return f"hang: no answer in {patience} s"
+    if number == signal.SIGPROF:
+        return "hang: too much processor time"
+    return f"crash: ended by {signal.Signals(number).name}"
 
 
-def _serve(work: Callable[[Watch], str], folder: Path | None, writer: int) -> None:
-    """Come to a verdict, say it, and end without any of the parent's cleaning up."""
-    watch = Watch(folder)
+def _serve(numbers: range, make: Callable[[int], Trial], writer: int) -> None:
+    """Come to a verdict on each file, say it, and end without any of the parent's cleaning up."""
+    watch = Watch()
     warnings.simplefilter("ignore")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     sys.addaudithook(watch)
-    verdict: str | None = None
+    for number in numbers:
+        trial = make(number)
+        said = [trial.kind, trial.note[:1000], trial.bounds.patience]
+        os.write(writer, json.dumps(said).encode() + b"\n")
+        verdict, detail = _tried(trial, watch)
+        os.write(writer, json.dumps([verdict, detail]).encode() + b"\n")
+        if verdict is None:
+            break
+    os._exit(0)
+
+
+def _tried(trial: Trial, watch: Watch) -> tuple[str | None, str]:
+    bounds, verdict = trial.bounds, None
+    watch.folder, watch.reads, watch.seen = bounds.writes, bounds.reads, []
+    # Addresses are bounded, and not pages: who asks for memory and does not use it has asked for it all the same.
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + bounds.memory
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    signal.setitimer(signal.ITIMER_PROF, bounds.seconds)  # ends the process
     try:
-        verdict, detail = work(watch), ""
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-        if watch.seen:
-            verdict, detail = None, f"did {watch.seen[0]}"
-        elif grown > MEMORY:
-            verdict, detail = None, f"took {grown / 2**20:.0f} MiB"
+        verdict, detail = trial.work(watch), ""
     except ViolationError as error:
         detail = str(error)
     except BaseException as error:  # whatever it is, it has to be told
         detail = f"{type(error).__name__}: {error!s:.300}"
-    os.write(writer, json.dumps([verdict, detail]).encode())
-    os._exit(0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return (None, f"did {watch.seen[0]}") if watch.seen else (verdict, detail[:1000])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,15 @@ import cldnet.store as store
 from cldnet import CLDNetClassifier, load_map, merge, save_map
 from cldnet.fit import Midway
 from cldnet.midway import MidwayFile
-from cldnet.nets import FeatureMap, RandomFourier, RandomReLU, WhitenedPatches, build_described
+from cldnet.nets import (
+    FEATURE_MAPS,
+    Expanded,
+    FeatureMap,
+    FrozenNet,
+    RandomFourier,
+    RandomReLU,
+    WhitenedPatches,
+)
 from cldnet.statistics import Statistics
 from fuzzing.guard import ViolationError, Watch, refusal, watched
 from fuzzing.mutations import VALUES, foreign, misplace, nested, spoil
@@ -38,6 +48,10 @@ SMALL: dict[str, Any] = {"capacity": 4, "random_state": 0, "n_threads": 1, "devi
 HBO: dict[str, Any] = {**SMALL, "embed_dim": 8, "epochs": 1, "batch_size": 8}
 
 
+#: Numbers of the inputs that a model is asked about at most: whoever asks about larger ones has the memory for them.
+ASKED = 1 << 20
+
+
 @dataclass(frozen=True)
 class Kind:
     """How files of one kind are made, loaded, written again, and used by whoever believes them."""
@@ -49,12 +63,14 @@ class Kind:
     layout: int = store.SCHEMA
 
 
+@cache
 def module() -> nn.Module:
     """A module that takes images of any size, so that the file alone says how large they are."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Unflatten(1, (1, -1)), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
 
 
+@cache
 def narrow_mlp() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 5))
@@ -75,7 +91,9 @@ def _ask(clf: CLDNetClassifier, inputs: Any) -> None:
     """Ask all that can be asked, and teach some more."""
     shape = (2, *clf._model.inputs.shape)  # type: ignore[union-attr]
     pixels = clf._model.inputs.pixels  # type: ignore[union-attr]
-    x = inputs[:2] if inputs[:2].shape == shape else np.zeros(shape, np.uint8 if pixels else np.float64)
+    x = inputs[:2] if inputs[:2].shape == shape else np.broadcast_to(np.uint8(0) if pixels else np.float64(0), shape)
+    if prod(shape) > ASKED:
+        return
     _finite(clf.decision_function(x))
     _finite(clf.predict_proba(x))
     if set(clf.predict(x).tolist()) - set(clf.classes_.tolist()):
@@ -87,7 +105,7 @@ def _ask(clf: CLDNetClassifier, inputs: Any) -> None:
 def _model(make: Callable[[], CLDNetClassifier], inputs: Any, backbone: Callable[[], nn.Module] | None = None) -> Kind:
     return Kind(
         make=lambda path: make().save(path),
-        load=lambda path: CLDNetClassifier.load(path, backbone=None if backbone is None else backbone()),
+        load=lambda path: CLDNetClassifier.load(path, backbone=None if backbone is None else copy.deepcopy(backbone())),
         save=lambda clf, path: clf.save(path),
         use=lambda clf, path: _ask(clf, inputs),
     )
@@ -201,6 +219,51 @@ def _load_session(path: Path) -> Midway:
     return midway
 
 
+#: A tiny image model, and how its images are prepared.
+VIT = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+PHOTOS = DRAW.integers(0, 256, (8, 3, 12, 12), dtype=np.uint8)
+LITE = {"net": "efficientnet-lite0", "size": 32}
+
+
+def _vit(folder: Path, kind: str = "vit") -> str:
+    """Save an image model with random weights in a folder, and name it."""
+    import transformers
+
+    if not (folder / kind).exists():
+        torch.manual_seed(0)
+        if kind == "vit":
+            model = transformers.ViTModel(transformers.ViTConfig(**VIT, intermediate_size=8), add_pooling_layer=False)
+        else:
+            model = transformers.Dinov2Model(transformers.Dinov2Config(**VIT, mlp_ratio=2))
+        model.save_pretrained(folder / kind)
+    return str(folder / kind)
+
+
+def _expanded(make: Callable[[Path], list[Any]]) -> Kind:
+    """A model of the exact solver over frozen nets that a function names, in a folder where it may make them."""
+
+    def write(path: Path) -> None:
+        features = Expanded(PHOTOS.shape[1:], 12, seed=0, bodies=make(path.parent))
+        CLDNetClassifier(backbone=features, **SMALL).partial_fit(PHOTOS, np.arange(8) % 3).save(path)
+
+    return replace(_model(_exact, PHOTOS), make=write)
+
+
+def _frozen(make: Callable[[Path], list[Any]], widths: tuple[int, ...] = ()) -> Kind:
+    """A model of the other solver over frozen nets."""
+
+    def write(path: Path) -> None:
+        net = FrozenNet(PHOTOS.shape[1:], widths, seed=0, bodies=make(path.parent))
+        CLDNetClassifier("hbo", net, **HBO).partial_fit(PHOTOS, np.arange(8) % 3).save(path)
+
+    return replace(_model(_exact, PHOTOS), make=write)
+
+
+def _expanded_map(path: Path) -> None:
+    bodies = [{"net": _vit(path.parent, "dinov2"), "layer": -2}]
+    save_map(Expanded(PHOTOS.shape[1:], 12, seed=0, bodies=bodies, mirror=True).load_published(), path)
+
+
 def _map(make: Callable[[], FeatureMap]) -> Kind:
     def fitted(path: Path) -> None:
         features = make()
@@ -211,14 +274,20 @@ def _map(make: Callable[[], FeatureMap]) -> Kind:
         make=fitted,
         load=load_map,
         save=save_map,
-        use=lambda features, _: _finite(features(torch.zeros(2, *features.input_shape))),
+        use=_apply,
     )
+
+
+def _apply(features: FeatureMap, path: Path) -> None:
+    if prod(features.input_shape) <= ASKED:
+        _finite(features(torch.zeros(2, *features.input_shape)))
 
 
 #: Files of older layouts, as they were written then.
 OLD = Path(__file__).parents[1] / "fixtures" / "store"
 
 
+@cache
 def module_of_old() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5))
@@ -257,6 +326,30 @@ KINDS: dict[str, Kind] = {
 }
 for _layout in range(1, store.SCHEMA):
     KINDS |= _old(_layout)
+#: Files over pretrained nets.
+PRETRAINED: dict[str, Kind] = {
+    "exact over a vit": _expanded(lambda folder: [_vit(folder)]),
+    "exact over nets beside each other": _expanded(
+        lambda folder: [{"net": _vit(folder), "pool": "mean"}, _vit(folder, "dinov2")]
+    ),
+    "hbo over a frozen vit": _frozen(lambda folder: [_vit(folder)], (6,)),
+    "hbo over an adapted vit": _frozen(lambda folder: [{"net": _vit(folder), "adapt": 1}]),
+    "hbo over an adapted vit and another net": _frozen(
+        lambda folder: [{"net": _vit(folder), "adapt": 2, "pool": "mean"}, _vit(folder, "dinov2")]
+    ),
+    "map over a vit": replace(KINDS["map"], make=_expanded_map),
+    "exact over efficientnet": _expanded(lambda folder: [LITE]),
+}
+KINDS |= PRETRAINED
+#: A file of 13 MB, which takes as long as twenty others: of its turns, others get all but one in so many.
+_LARGE, _SELDOM = "exact over efficientnet", 10
+
+
+def kind_of(number: int) -> str:
+    """Name the kind of a file by its number."""
+    turn, place = divmod(number, len(KINDS))
+    name = list(KINDS)[place]
+    return name if name != _LARGE or turn % _SELDOM == 0 else list(PRETRAINED)[turn % (len(PRETRAINED) - 1)]
 
 
 # -- what becomes of them ----------------------------------------------------------------------------------------------
@@ -452,7 +545,7 @@ def _forge(content: bytes, path: Path, draw: random.Random) -> tuple[bytes, str]
     manifest, tensors = json.loads(header["__metadata__"]["cldnet"]), _tensors_of(path)
     notes = []
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        change = draw.choice((_change_manifest, _change_manifest, _change_tensors, _change_tensors, _grow))
+        change = draw.choice((_change_manifest, _change_tensors, _change_tensors, _grow, _describe, _describe))
         notes.append(change(manifest if change is not _change_tensors else tensors, draw))  # type: ignore[arg-type]
     _name_map_anew(manifest, json.loads(header["__metadata__"]["cldnet"]), tensors, draw)
     forged, note = _sign(tensors, manifest, draw)
@@ -462,12 +555,83 @@ def _forge(content: bytes, path: Path, draw: random.Random) -> tuple[bytes, str]
 def _name_map_anew(
     manifest: dict[str, Any], before: dict[str, Any], tensors: dict[str, Tensor], draw: random.Random
 ) -> None:
-    """Give a map of other numbers, but of the same make, the id that goes with them; now and then its old one stays."""
-    if manifest.get("kind") == "feature map" and manifest.get("map") == before["map"] and draw.random() < 0.7:
-        features = build_described(before["map"])
-        with suppress(RuntimeError):  # tensors of other names and shapes
-            features.load_state_dict(tensors)
-            manifest["map_id"] = features.map_id
+    """Give a map of other numbers or another make the id that goes with them; now and then its old one stays."""
+    said = manifest.get("map")
+    if manifest.get("kind") != "feature map" or not isinstance(said, dict) or draw.random() < 0.3:
+        return
+    made = {name: part for name, part in said.items() if name != "seed"}
+    with suppress(KeyError, TypeError, ValueError):  # a kind that there is not; a number that JSON has not
+        digest = hashlib.sha256(f"{FEATURE_MAPS[said['kind']].__name__}:{json.dumps(made, sort_keys=True)}".encode())
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        manifest["map_id"] = digest.hexdigest()[:16]
+
+
+_CODE = {"AutoConfig": "owner/name--evil.Config", "AutoModel": "owner/name--evil.Model"}
+#: What leads elsewhere, or to something else, where a description is believed.
+_ELSEWHERE: tuple[Any, ...] = (
+    *("owner/name", "/etc", "/", "..", "~", "file:///etc/hostname", "transformers", "efficientnet-lite0", "vit"),
+    *("dinov2", "rag", "upernet", "vision-encoder-decoder", "kernels-community/flash-attn", "os.system", "pooled"),
+    *(_CODE, {"model_type": "rag", "auto_map": _CODE}, {"net": "owner/name"}, {"net": "/etc"}, [{"net": "owner/name"}]),
+    *(
+        {"net": "efficientnet-lite2"},
+        {},
+        [],
+        None,
+        True,
+        -1,
+        0,
+        1,
+        4,
+        16,
+        48,
+        64,
+        224,
+        1024,
+        4096,
+        2**20,
+        2**40,
+        2**62,
+        0.5,
+    ),
+)
+_KEYS = (
+    *("auto_map", "attn_implementation", "_attn_implementation", "backbone", "backbone_config", "quantization_config"),
+    *("head_dim", "trust_remote_code", "_name_or_path", "source", "net", "config", "model_type", "text_config", "pool"),
+    *(
+        "use_pretrained_backbone",
+        "encoder",
+        "decoder",
+        "question_encoder",
+        "adapt",
+        "layer",
+        "widths",
+        "stages",
+        "size",
+    ),
+    *("version", "mirror", "bodies", "per_layer_config", "architectures", "id2label", "dtype", "pruned_heads"),
+)
+
+
+def _describe(manifest: dict[str, Any], draw: random.Random) -> str:
+    """Describe another backbone: another value, one more field, or more of the same."""
+    holder = manifest if isinstance(manifest.get("map"), dict) else manifest.get("parameters")
+    key = "map" if holder is manifest else "backbone"
+    if not isinstance(holder, dict) or not isinstance(holder.get(key), dict):
+        return _change_manifest(manifest, draw)
+    described = holder[key]
+    path = draw.choice(_places(described)[1:] or [("kind",)])
+    for step in path[:-1]:
+        described = described[step]
+    value = copy.deepcopy(draw.choice(_ELSEWHERE))
+    if isinstance(described, dict) and draw.random() < 0.3:
+        path = (*path[:-1], draw.choice(_KEYS))
+    elif isinstance(described, list) and draw.random() < 0.3:
+        described *= draw.choice((2, 3, 100))
+        return f"{key}{list(path[:-1])} longer"
+    described[path[-1]] = value
+    return f"{key}{list(path)} = {value!r:.80}"
 
 
 def _grow(manifest: dict[str, Any], draw: random.Random) -> str:
@@ -484,6 +648,15 @@ def _grow(manifest: dict[str, Any], draw: random.Random) -> str:
         "gram",
         "n_threads",
     }
+    sizes |= {
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "image_size",
+        "patch_size",
+    }
+    sizes |= {"mlp_ratio", "layer", "adapt", "widths", "stages", "bodies", "shorter", "version"}
     sizes |= {"random_state", "seed", "epochs", "batch_size", "labels", "counts", "epoch", "batches"}
     places = [place for place in _places(manifest) if place and place[-1] in sizes]
     if not places:
@@ -582,6 +755,9 @@ def prepare(folder: Path) -> None:
             assert again.read_bytes() == (folder / name).read_bytes(), name
         shutil.copyfile(again, folder / "used")
         kind.use(loaded, folder / "used")
+        _tensors_of(folder / name)  # which are kept
     (folder / "used").unlink(missing_ok=True)
     module()(torch.zeros(1, 10, 10, device="cpu"))
-    module().to("meta")(torch.zeros(1, 10, 10, device="meta"))  # torch imports a thousand modules for that
+    copy.deepcopy(module()).to("meta")(
+        torch.zeros(1, 10, 10, device="meta")
+    )  # torch imports a thousand modules for that

@@ -14,7 +14,7 @@ from sklearn.datasets import load_sample_images
 
 from cldnet import CLDNetClassifier, load_map, merge, save_map
 from cldnet.device import threads
-from cldnet.nets import ExpandedNet, build_described, efficientnet, is_described
+from cldnet.nets import Expanded, ExpandedNet, build_described, efficientnet, is_described
 from cldnet.nets.expanded import features_within
 
 
@@ -156,3 +156,11 @@ def test_features_follow_from_the_memory_that_their_sums_may_take() -> None:
     for memory in (1, 10**6, 128 << 20, 10**10):
         count = features_within(memory)
         assert count == 1 or 8 * (count + 1) ** 2 <= memory < 8 * (count + 2) ** 2
+
+
+def test_a_net_that_gives_no_numbers_is_refused() -> None:
+    made = Expanded((3, 32, 32), 4, seed=0, bodies=[{"net": "efficientnet-lite0", "size": 32}])
+    made.expansion.scale.fitted.fill_(True)
+    made.body.net.head.bias.fill_(torch.nan)  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="gave NaN or infinity"):
+        made(torch.zeros(1, 3, 32, 32))

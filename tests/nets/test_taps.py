@@ -13,7 +13,10 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from cldnet.methods.parts.projection import Projection
+from cldnet.nets.frozen import FrozenNet
+from cldnet.nets.pretrained import Adapted, Preprocessing
 from cldnet.nets.taps import Taps
+from cldnet.nets.transformer import TransformerNet
 
 
 class Residual(nn.Module):
@@ -329,3 +332,24 @@ def test_a_net_that_takes_another_way_at_the_next_pass_takes_over_nothing():
     for way in ("other", "short"):
         flows[way].reuse(flows["whole"])
         assert flows[way].projected == {}
+
+
+@pytest.mark.parametrize("kind", ["vit", "deit", "dinov2"])
+def test_layers_of_a_pretrained_net_are_found_in_the_order_in_which_they_run(kind: str) -> None:
+    pytest.importorskip("transformers")
+    fields = {"model_type": kind, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 16}
+    fields |= {"image_size": 32} | ({"use_swiglu_ffn": True} if kind == "dinov2" else {"intermediate_size": 4})
+    net = TransformerNet(fields, adapt=2)
+    body = Adapted(net, 8, Preprocessing(32, [0.0] * 3, [1.0] * 3))
+    ran: list[str] = []
+    for name, part in body.named_modules():
+        if isinstance(part, nn.Linear):
+            part.register_forward_hook(lambda *_, name=name: ran.append(name))
+    body(torch.zeros(1, 3, 32, 32))
+    assert [layer.name for layer in Taps(body, (3, 32, 32)).layers] == ran[: len(ran) // 2]
+    assert not body.resting
+
+
+def test_images_of_any_size_take_no_memory_while_layers_of_a_pretrained_net_are_looked_for() -> None:
+    net = FrozenNet((3, 10**6, 10**6), (4,), seed=0, bodies=[{"net": "efficientnet-lite0", "size": 32}])
+    assert [layer.name for layer in Taps(net, net.input_shape).layers] == ["hidden.layers.1"]

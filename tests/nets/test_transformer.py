@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.nets.vits import TINY, save_vit
+from tests.nets.vits import PROCESSOR, TINY, save_vit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cldnet.device import generator
 from cldnet.nets import transformer
-from cldnet.nets.bodies import bodies_beside, build_body, describe_bodies
+from cldnet.nets.bodies import Description, bodies_beside, build_body, describe_bodies
 from cldnet.nets.pretrained import Adapted, Beside
 from cldnet.nets.transformer import TransformerNet, read_source
 
@@ -52,7 +52,7 @@ def test_a_description_makes_the_same_net_without_the_folder_and_does_not_tell_i
     body.load_published()
     told = json.loads(json.dumps(describe_bodies(body)))
     assert str(tmp_path) not in json.dumps(told)
-    again = bodies_beside(told)
+    again = bodies_beside([Description(each) for each in told])
     again.load_state_dict(body.state_dict())
     assert torch.equal(again(images()), body(images()))
     with pytest.raises(ValueError, match="out of a file, with its weights"):
@@ -163,8 +163,48 @@ def test_a_name_that_is_nowhere_is_refused_in_a_sentence(tmp_path: Path, monkeyp
     ],
 )
 def test_what_a_stranger_describes_is_refused_in_a_sentence(told: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"No image can|No model of type|has no name"):
-        build_body(told)
+    with pytest.raises(ValueError, match=r"No image can|'no-such-model' are not supported|hidden_size='x'|has no name"):
+        build_body(Description(told))
+
+
+@pytest.mark.parametrize("kind", ["deit", "dinov2"])
+@pytest.mark.parametrize("pool", ["cls", "pooled"])
+def test_vits_of_other_makes_give_the_vectors_of_the_library(tmp_path: Path, kind: str, pool: str) -> None:
+    made: Any = {"deit": transformers.DeiTConfig, "dinov2": transformers.Dinov2Config}[kind](**TINY)
+    made.num_attention_heads, made.hidden_act = 4, "relu"
+    with torch.random.fork_rng(devices=[]):
+        model = transformers.AutoModel.from_config(made).eval()
+    model.save_pretrained(tmp_path / "model")
+    body = build_body({"net": str(tmp_path / "model"), "pool": pool})
+    body.load_published()
+    pixels = (images().float() / 255 - 0.5) / 0.5
+    with torch.no_grad():
+        answer = model(pixel_values=pixels)
+    expected = answer.last_hidden_state[:, 0] if pool == "cls" else answer.pooler_output
+    assert torch.allclose(body(images()), F.layer_norm(expected, (32,)), atol=1e-5)
+
+
+def test_a_model_of_another_type_is_refused_and_told_what_is_supported(tmp_path: Path) -> None:
+    folder = Path(save_vit(tmp_path / "vit"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "convnext"}))
+    with pytest.raises(ValueError, match="'convnext' are not supported; supported are deit, dinov2, vit"):
+        build_body(str(folder))
+
+
+def test_what_a_folder_says_beyond_the_net_is_left_out_or_has_no_effect(tmp_path: Path) -> None:
+    folder = Path(save_vit(tmp_path / "vit"))
+    config = json.loads((folder / "config.json").read_text())
+    more = {"id2label": {"0": "cat"}, "hidden_dropout_prob": 0.5}
+    odd = {"attn_implementation": "owner/kernel", "dtype": "float16", "head_dim": 3, "note": {"a": 1}}
+    (folder / "config.json").write_text(json.dumps({**config, **more, **odd}))
+    told = build_body(str(folder)).made["config"]
+    assert told == {**{k: v for k, v in config.items() if k not in ("transformers_version", "dtype")}, **more}
+    assert build_body(str(folder)).net.model.config._attn_implementation == "sdpa"
+
+
+def test_an_empty_model_is_zero(tmp_path: Path) -> None:
+    assert not any(tensor.any() for tensor in build_body(save_vit(tmp_path / "vit")).net.model.state_dict().values())
 
 
 def test_only_linear_layers_of_the_last_blocks_learn(tmp_path: Path) -> None:
@@ -194,3 +234,21 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ImportError, match=r"cldnet\[pretrained\]"):
         TransformerNet({"model_type": "vit", **TINY})
+
+
+def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
+    assert TransformerNet({"model_type": "vit", **TINY, "layer_norm_eps": 1}).model.layernorm.eps == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [({"num_attention_heads": 3}, "no multiple"), ({"image_size": 1024}, "do not give 1 to 64 patches a side")],
+)
+def test_numbers_that_do_not_go_together_are_refused(fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        TransformerNet({"model_type": "vit", **TINY, **fields})
+
+
+def test_images_of_another_size_than_the_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="prepared with side 64, and this vit model takes images of side 32"):
+        build_body(save_vit(tmp_path / "vit", processor={**PROCESSOR, "size": {"height": 64, "width": 64}}))

@@ -33,8 +33,8 @@ def learn_command(
     backbone: Annotated[
         str,
         typer.Option(
-            help="For a new model: efficientnet-lite0, -lite1 or -lite2 (larger ones know more, and are slower), or an image "
-            "model of transformers: its folder, or its name on the hub."
+            help="For a new model: efficientnet-lite0, -lite1 or -lite2 (larger ones know more, and are slower), or a ViT, "
+            "DeiT or DINOv2 of transformers: its folder, or its name on the hub."
         ),
     ] = "efficientnet-lite0",
     memory: Annotated[

@@ -90,6 +90,8 @@ def read_method(name: str) -> type[Learner]:
     ...
     ValueError: There is no method 'ewcc'. Did you mean 'ewc' or 'oewc'?
     """
+    if name in METHODS:  # without a look through all installed packages
+        return METHODS[name].load()
     known = known_methods()
     if name in known:
         return known[name].load()

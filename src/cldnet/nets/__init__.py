@@ -141,13 +141,15 @@ def backbone_defaults(name: str) -> dict[str, Any]:
 
 
 def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """Count the features that a net gives for one input, by trying it on zeros.
+    """Count the features that a net gives for one input: as it says itself if it is ours, else by trying it on zeros.
 
     Examples
     --------
     >>> out_features(nn.Flatten(), (2, 3))
     6
     """
+    if isinstance(net, Described) and is_described(net):
+        return net.out_features
     with evaluating(net):
         features = net(next(net.parameters(), torch.zeros(())).new_zeros(1, *input_shape))
     if features.ndim != 2:
@@ -193,12 +195,12 @@ def build_described(description: Any) -> Described:
         )
     allowed = {*signature(made.__init__).parameters} - _NOT_OPTIONS
     if not isinstance(options, Mapping) or not {*options} <= allowed:
-        raise ValueError(f"A {kind} map has options {options!r}; known are {', '.join(sorted(allowed))}.")
+        raise ValueError(f"A {kind} map has options {options!r:.200}; known are {', '.join(sorted(allowed))}.")
     seed = description.get("seed", 0)
     if type(seed) is not int or not 0 <= seed < 2**63:
         raise ValueError(f"A feature map has seed={seed!r}: it should be a whole number from 0 on.")
     try:
-        built: Described = made(tuple(sizes), seed=seed, **options)
+        built: Described = made.from_description(tuple(sizes), seed, options)
     except (TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
-        raise ValueError(f"No {kind} map can be made with options {dict(options)} ({error}).") from error
+        raise ValueError(f"No {kind} map can be made with options {dict(options)!r:.200} ({error!s:.200}).") from error
     return built

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from torch import nn
 
@@ -25,6 +26,11 @@ class Described(nn.Module):
     def options(self) -> dict[str, Any]:
         """What the net is made with beside shape and seed, in JSON's types."""
         return {}
+
+    @classmethod
+    def from_description(cls, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any]) -> Self:
+        """Make an empty net from what a file says: a stranger may have written it."""
+        return cls(input_shape, seed=seed, **options)
 
     def describe(self) -> dict[str, Any]:
         """Say in JSON's types what an empty net of the same make is built from; its numbers are loaded afterwards."""

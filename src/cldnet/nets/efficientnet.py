@@ -85,10 +85,11 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, version: int = 0, stages: tuple[int, ...] = ()) -> None:
         super().__init__()
-        if version not in VERSIONS:
-            raise ValueError(f"There is no EfficientNet-lite {version!r} here; use one of {sorted(VERSIONS)}.")
-        if not all(stage in range(1, len(_STAGES) + 2) for stage in stages):
-            raise ValueError(f"stages={stages!r} should be whole numbers from 1 to {len(_STAGES) + 1}.")
+        if type(version) is not int or version not in VERSIONS:
+            raise ValueError(f"There is no EfficientNet-lite {version!r:.80} here; use one of {sorted(VERSIONS)}.")
+        count = len(_STAGES) + 1
+        if len(stages) > count or not all(type(stage) is int and 1 <= stage <= count for stage in stages):
+            raise ValueError(f"stages={stages!r:.80} should be at most {count} whole numbers from 1 to {count}.")
         self.version, self.taken = version, tuple(stages)
         self.stem = SameConv2d(3, _STEM, 3, 2)
         self.stages = nn.ModuleList()

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from cldnet.device import generator
-from cldnet.nets.bodies import bodies_beside, describe_bodies
+from cldnet.nets.bodies import bodies_beside, describe_bodies, described_options
 from cldnet.nets.efficientnet import VERSIONS
 from cldnet.nets.features import FeatureMap, RandomReLU
 from cldnet.nets.pretrained import Adapted, Beside, Pretrained
@@ -95,6 +95,11 @@ class Expanded(FeatureMap):
         """Whether there are weights."""
         return self.expansion.fitted
 
+    @classmethod
+    def from_description(cls, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any]) -> Self:
+        """Make an empty one from what a file says; no name in it is looked up."""
+        return super().from_description(input_shape, seed, described_options(options))
+
     @property
     def options(self) -> dict[str, Any]:
         """What the map is made with, beside its shape and seed."""
@@ -129,7 +134,10 @@ class Expanded(FeatureMap):
     def _vectors(self, x: Tensor) -> Tensor:
         if not self.fitted:
             raise ValueError("This map has no weights yet: call its load_published, or load a model that has them.")
-        return self.body(x)  # type: ignore[no-any-return]
+        vectors: Tensor = self.body(x)
+        if not torch.isfinite(vectors).all():
+            raise ValueError("The pretrained net gave NaN or infinity for some images: load the last good copy of it.")
+        return vectors
 
 
 class ExpandedNet(Expanded):

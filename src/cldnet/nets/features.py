@@ -65,6 +65,11 @@ class FeatureMap(Described, ABC):
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs ``(n, …)`` to features ``(n, out_features)``, each row by itself."""
 
+    @property
+    def work(self) -> int:
+        """Products that one input takes: a bound of the time and memory of a trial."""
+        return sum(tensor.numel() for tensor in self.state_dict().values())
+
     def asked(self, x: Tensor) -> Tensor:
         """Features of inputs that are asked about, not learned.
 

@@ -8,19 +8,22 @@ With ``adapt``, the linear layers of a ViT's last blocks learn too, through proj
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from cldnet.device import generator
-from cldnet.nets.bodies import bodies_beside, describe_bodies
+from cldnet.nets.bodies import bodies_beside, describe_bodies, described_options
 from cldnet.nets.described import Described
 from cldnet.nets.expanded import check_image_shape, usual_size
 from cldnet.nets.mlp import MLP
 from cldnet.nets.pretrained import Beside, Pretrained
 
 __all__ = ["FrozenNet", "count_weights", "learning_state"]
+
+#: Hidden layers behind the nets at most.
+_MOST_HIDDEN = 64
 
 
 class FrozenNet(Described):
@@ -65,6 +68,8 @@ class FrozenNet(Described):
     ) -> None:
         super().__init__()
         check_image_shape(input_shape)
+        if len(widths) > _MOST_HIDDEN or not all(type(width) is int and width >= 1 for width in widths):
+            raise ValueError(f"widths={widths!r:.80} should be at most {_MOST_HIDDEN} whole numbers from 1 on.")
         self.input_shape, self.seed, self.mirror, self.widths = tuple(input_shape), seed, bool(mirror), tuple(widths)
         self.body: Pretrained | Beside = bodies_beside(bodies, mirror=mirror)
         features = self.body.out_features
@@ -73,6 +78,11 @@ class FrozenNet(Described):
         self.register_buffer("loaded", torch.zeros((), dtype=torch.bool))
         self.hidden = MLP((features,), self.widths, generator=generator(seed)) if self.widths else nn.Identity()
         self.out_features = self.widths[-1] if self.widths else features
+
+    @classmethod
+    def from_description(cls, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any]) -> Self:
+        """Make an empty one from what a file says; no name in it is looked up."""
+        return super().from_description(input_shape, seed, described_options(options))
 
     @property
     def options(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ Fitting gives the same numbers on any number of threads: sums that could be spli
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -122,6 +123,12 @@ class WhitenedPatches(FeatureMap):
             "threshold": self.threshold,
             "mirror": self.mirror,
         }
+
+    @property
+    def work(self) -> int:
+        """At each place of a patch, products with all filters, and sums over all windows."""
+        length, count = self.filters.shape
+        return prod(self.sides) * count * (length + 2 * self.windows**2) * (1 + self.mirror)
 
     @property
     def min_rows(self) -> int:  # type: ignore[override]

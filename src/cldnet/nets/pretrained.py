@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from torch.nn import functional as F
 
 from cldnet.device import share_out
 
-__all__ = ["Adapted", "Beside", "Memory", "Preprocessing", "Pretrained"]
+__all__ = ["Adapted", "Beside", "Memory", "Preprocessing", "Pretrained", "at_rest"]
 
 #: Images that go through a net at once. Always as many: how a product is cut up, and so its last bit, depends on their number.
 BLOCK = 8
@@ -98,6 +99,8 @@ class Pretrained(nn.Module):
 
     #: Where vectors are remembered, if anywhere. No part of the state.
     memory: Memory | None = None
+    #: Whether vectors are zeros, and nothing is computed; see `at_rest`.
+    resting: bool = False
 
     pixel_mean: Tensor
     pixel_spread: Tensor
@@ -141,8 +144,13 @@ class Pretrained(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Vectors of images ``(n, 3, height, width)`` or ``(n, height, width)``, each by itself; no gradient comes back."""
+        if self.resting:
+            return self._zeros(len(x))
         vectors: Tensor = _Looked.apply(x, self)  # type: ignore[no-untyped-call]
         return vectors
+
+    def _zeros(self, count: int) -> Tensor:
+        return self.pixel_mean.new_zeros(count, self.out_features)
 
     @torch.no_grad()
     def recall(self, x: Tensor) -> Tensor:
@@ -237,6 +245,11 @@ class Adapted(Pretrained):
 
     def forward(self, x: Tensor) -> Tensor:
         """Vectors of images, with a way back for gradients; nothing is remembered, since it changes."""
+        if self.resting:
+            for part in self.net.modules():
+                if isinstance(part, nn.Linear) and "weight" in part._parameters:
+                    part(part.weight.new_zeros(1, part.in_features))
+            return self._zeros(len(x))
         return self.at_once(x.unsqueeze(1) if x.ndim == 3 else x)
 
 
@@ -268,6 +281,29 @@ class Beside(nn.Module):
     def at_once(self, images: Tensor) -> Tensor:
         """Vectors of images, all in one go."""
         return torch.cat([body.at_once(images) for body in self.bodies], dim=1)
+
+
+@contextmanager
+def at_rest(module: nn.Module) -> Iterator[None]:
+    """Have the pretrained nets in a module give zeros without computing anything; layers that learn are still called.
+
+    For whoever looks for layers: what a net costs to run does not follow from the size of the file that it came from.
+
+    Examples
+    --------
+    >>> colours = Pretrained(nn.Flatten(), 3, Preprocessing(1, mean=[0.0] * 3, spread=[1.0] * 3))
+    >>> with at_rest(colours):
+    ...     colours(torch.ones(1, 8, 8))
+    tensor([[0., 0., 0.]])
+    """
+    nets = [part for part in module.modules() if isinstance(part, Pretrained)]
+    for net in nets:
+        net.resting = True
+    try:
+        yield
+    finally:
+        for net in nets:
+            net.resting = False
 
 
 def _freeze(net: nn.Module, all_but: set[Tensor]) -> nn.Module:

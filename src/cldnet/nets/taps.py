@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv1d_weight, conv2d_weight
 
+from cldnet.nets.pretrained import Pretrained, at_rest
+
 __all__ = ["Flow", "Layer", "Taps"]
 
 Projectable = nn.Linear | nn.Conv1d | nn.Conv2d
@@ -192,10 +194,13 @@ class Taps:
             if isinstance(module, Projectable) and _is_plain(module):
                 first = by_weight.setdefault(id(module.weight), _layer(name, module))
                 self._layer_of[module] = replace(first, module=module)
-        probe = next(net.parameters(), torch.zeros(())).new_zeros(1, *input_shape)
+        zero = next(net.parameters(), torch.zeros(())).new_zeros(())
+        # A net that rests never looks at its images, which may be large: one number stands for all of theirs.
+        rests = any(isinstance(part, Pretrained) for part in net.modules())
+        probe = zero.expand(1, *input_shape) if rests else zero.new_zeros(1, *input_shape)
         training = net.training
         net.eval()
-        with self.watch() as flow, torch.no_grad():
+        with self.watch() as flow, torch.no_grad(), at_rest(net):
             net(probe)
         net.train(training)
         self.layers: list[Layer] = list(
