@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,12 @@ def test_the_labels_that_a_map_was_fitted_on_are_not_forgotten_in_a_file(tmp_pat
     stats = CLDNetClassifier(capacity=6, backbone=RandomReLU((4,), features=5, seed=0)).fit(*rows(0, 1)).statistics()
     stats.save(tmp_path / "sums")
     assert Statistics.load(tmp_path / "sums").fitted_on == {0, 1}
+
+
+def test_a_sum_knows_of_all_labels_that_either_map_was_fitted_on() -> None:
+    one, two = replace(sums(0, 1), fitted_on=frozenset({"a"})), replace(sums(2), fitted_on=frozenset({"b", "c"}))
+    assert (one + two).fitted_on == (two + one).fitted_on == {"a", "b", "c"}
+    assert (one.fitted_on, two.fitted_on) == ({"a"}, {"b", "c"})
 
 
 def _spoil(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any, Any], None]:
