@@ -10,7 +10,7 @@ function, quickest first, until one fails. Mutants that behave like the original
 The working tree is never touched: mutants are written to a copy of ``src`` and ``tests``. Every process is forked from this
 one, which has imported torch and pytest but nothing of the library. Which test calls which function is traced once per test
 file. Traces and verdicts are kept in ``build/mutation`` under a hash of the mutant and its tests, so a second run is quick,
-and an interrupted one goes on where it stopped; ``make clean`` removes them. The result goes to ``results/mutation.json``.
+and an interrupted one goes on where it stopped. The result goes to ``results/mutation.json``.
 Exits with 1 if fewer than 90 % of the mutants that are not equivalent were caught.
 
 Not mutated: annotations, strings, error messages, log calls, assertions, ranges for tuning, and code for other systems.
@@ -272,7 +272,10 @@ class Finder(ast.NodeVisitor):
         if isinstance(value, bool):
             self.add(*self.span(node), str(not value))
         elif isinstance(value, int):
-            self.add(*self.span(node), str(value + 1), f"({value - 1})")
+            few = abs(value) <= 16  # one more or less of a thousand is no other number
+            self.add(
+                *self.span(node), *((str(value + 1), f"({value - 1})") if few else (str(value * 2), str(value // 2)))
+            )
         elif isinstance(value, float):  # what is next to nothing is as good when it is twice as much
             self.add(*self.span(node), "1.0" if value == 0 else repr(value * (2 if value > 1e-6 else 1000)), "0.0")
 
@@ -393,16 +396,21 @@ class Job:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid == 0 and time.monotonic() < self.end:
             return None
-        with suppress(ProcessLookupError):  # and whatever it has started
-            os.killpg(self.pid, signal.SIGKILL)
+        self.kill()
         if pid == 0:
             os.waitpid(self.pid, 0)
             return "timeout"
         return os.waitstatus_to_exitcode(status)
 
+    def kill(self) -> None:
+        """End the process and whatever it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
 
 def _child(folder: Path, work: Callable[[Path], int]) -> int:
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(folder)
@@ -423,21 +431,22 @@ def run_all(
     jobs: int,
 ) -> None:
     """Run tasks, some at a time, each in a process and a replica of its own."""
-    free = [Replica(folder / str(i)) for i in range(jobs)]
-    running: list[tuple[Any, Job]] = []
-    waiting = iter(tasks)
-    task = next(waiting, None)
-    while running or task is not None:
-        while free and task is not None:
-            running.append((task, start(task, free.pop())))
-            task = next(waiting, None)
-        time.sleep(0.02)
-        for each in list(running):
-            code = each[1].poll()
-            if code is not None:
-                running.remove(each)
-                free.append(each[1].replica)
-                done(*each, code)
+    free, running, waiting = [Replica(folder / str(i)) for i in range(jobs)], list[tuple[Any, Job]](), list(tasks)[::-1]
+    try:
+        while running or waiting:
+            while free and waiting:
+                task = waiting.pop()
+                running.append((task, start(task, free.pop())))
+            time.sleep(0.02)
+            for task, job in list(running):
+                code = job.poll()
+                if code is not None:
+                    running.remove((task, job))
+                    free.append(job.replica)
+                    done(task, job, code)
+    finally:
+        for _, job in running:
+            job.kill()
     for replica in free:
         shutil.rmtree(replica.folder)
 
@@ -704,6 +713,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--out", type=Path, default=None, help="result file; by default results/mutation.json, none with --only"
     )
     chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # with all processes, and what they have written
     mutations, equivalent = sample(modules(chosen.only), chosen.sample, chosen.seed)
     preload()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
