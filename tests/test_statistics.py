@@ -145,6 +145,8 @@ def test_sums_that_do_not_go_together_are_refused_and_stay_as_they_are(name: str
     stats, other = sums(0, 1), make()
     before = plain(stats), plain(other)
     with pytest.raises(ValueError, match=complaint):
+        stats.check_addable(other)
+    with pytest.raises(ValueError, match=complaint):
         _ = stats + other
     with pytest.raises(ValueError, match=complaint):
         stats += other

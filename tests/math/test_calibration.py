@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
+from cldnet.math import calibration as module
 from cldnet.math.calibration import Calibration, calibrate, distance, known_probability
 from cldnet.math.discriminant import discriminant
-from cldnet.math.left_out import Choice, left_out_scores
+from cldnet.math.left_out import Choice, LeftOut, left_out_scores
 from cldnet.math.ridge import ridge
 
 relaxed = settings(deadline=None, max_examples=25)
@@ -217,3 +218,10 @@ def test_no_rows_at_all_give_finite_figures():
     choice = Choice(1.0, torch.zeros(5, 2, dtype=torch.float64), 0.0, 0.0)
     calibration = calibrate(choice, torch.zeros(5, 2, dtype=torch.float64), torch.zeros(2), 0.0)
     assert finite(calibration)
+
+
+def test_classes_are_drawn_in_their_shares():
+    """To the row, where the shares allow it: chance there would only blur the temperature."""
+    weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
+    _, classes = module._draw(LeftOut(torch.eye(3).double(), 0.1 * torch.eye(3).double(), weights))
+    assert torch.bincount(classes).tolist() == [module.DRAWS // 4, module.DRAWS // 2, module.DRAWS // 4]
