@@ -252,3 +252,10 @@ def test_the_bound_is_its_formula_and_grows_with_every_update():
 def test_the_spectrum_of_a_sum_that_rounding_made_negative_is_at_most_one():
     total = torch.diag(torch.tensor([-1e-9, 3.0], dtype=torch.float64))
     assert torch.equal(projector.spectrum(total), torch.tensor([0.25, 1.0], dtype=torch.float64))
+
+
+def test_one_percent_of_rounding_is_tolerated_and_more_is_drift():
+    r, one = torch.tensor([1.0, 0.0]), torch.eye(2)
+    assert not projector.has_drifted(1.005 * one, r, 1.0)
+    assert projector.has_drifted(1.015 * one, r, 1.0)
+    assert not projector.has_drifted(1.015 * one, r, 1.0, tolerance=0.02)
