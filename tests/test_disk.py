@@ -373,6 +373,21 @@ def test_a_header_of_another_length_is_refused(name: str, tmp_path: Path) -> Non
         store.read(tmp_path / "file")
 
 
+def test_a_header_is_not_read_that_is_longer_than_the_file_or_than_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(tmp_path / "file", {"a": torch.ones(2)}, {})
+    content = (tmp_path / "file").read_bytes()
+    (tmp_path / "longer").write_bytes((len(content) - 7).to_bytes(8, "little") + content[8:])
+    with pytest.raises(ValueError, match="its header is too long"):
+        store.read(tmp_path / "longer")
+    monkeypatch.setattr(layout, "_MOST_HEADER", int.from_bytes(content[:8], "little"))
+    store.read(tmp_path / "file")
+    monkeypatch.setattr(layout, "_MOST_HEADER", int.from_bytes(content[:8], "little") - 1)
+    with pytest.raises(ValueError, match="its header is too long"):
+        store.read(tmp_path / "file")
+
+
 def test_what_a_file_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     store.write(path, {"a": torch.ones(2)}, {})

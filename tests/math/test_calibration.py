@@ -225,3 +225,16 @@ def test_classes_are_drawn_in_their_shares():
     weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
     _, classes = module._draw(LeftOut(torch.eye(3).double(), 0.1 * torch.eye(3).double(), weights))
     assert torch.bincount(classes).tolist() == [module.DRAWS // 4, module.DRAWS // 2, module.DRAWS // 4]
+
+
+@pytest.mark.parametrize("doubt", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_temperature_has_the_least_cross_entropy_of_smoothed_targets(classes, doubt):
+    """Against a grid: a row's class is only ``1 − doubt`` certain, and the others share the rest."""
+    source = torch.Generator().manual_seed(classes)
+    y = torch.arange(300) % classes
+    scores = 4 * one_hot[y][:, :classes] + 3 * torch.randn(300, classes, generator=source, dtype=torch.float64)
+    target = torch.where(one_hot[y][:, :classes] > 0, 1 - doubt, doubt / (classes - 1))
+    found = module._temperature(scores, y, torch.full((classes,), doubt, dtype=torch.float64))
+    costs = {t: -float((target * torch.log_softmax(scores / t, 1)).sum()) for t in np.geomspace(0.05, 20, 601)}
+    assert found == pytest.approx(min(costs, key=costs.get), rel=0.011)

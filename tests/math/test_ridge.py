@@ -299,3 +299,11 @@ def test_a_penalty_below_rounding_is_raised_to_it(alpha):
     torch.testing.assert_close(H @ choice.solution, best, rtol=1e-3, atol=1e-3)
     for other in (diagonal_ridge((H.T @ H).diagonal(), *sums, alpha), sketched_ridge(H, 0.0, *sums, alpha, energy=1e6)):
         assert torch.isfinite(other.solution).all()
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(("relative", "dtype"), [(1e-3, torch.float32), (1e-4, torch.float32), (1e-8, torch.float64)])
+def test_a_factor_takes_half_the_memory_where_that_is_fine_enough(relative, dtype):
+    H, _ = problem(20, 80, 3, seed=0)
+    gram = H.T @ H
+    assert module._fine_factor(gram, relative * float(gram.diagonal().mean())).dtype == dtype

@@ -133,6 +133,16 @@ def test_it_is_rebuilt_every_1000_updates_even_if_nothing_shows():
     torch.testing.assert_close(kept.P[0], exact, rtol=1e-9, atol=0)
 
 
+def test_it_is_rebuilt_when_it_settles_with_as_many_updates_as_are_allowed():
+    kept, rows = LayerProjector(1, 3), random_rows(1, 64, 3)
+    kept.rebuild_every = 64
+    for number in range(64):
+        if number == 32:  # nothing waits
+            kept.P.mul_(1 + 1e-4)
+        kept.absorb(rows[:, number : number + 1], torch.tensor(0.5))
+    torch.testing.assert_close(kept.P[0], closed_form(rows[0], 0.5), rtol=1e-9, atol=0)
+
+
 def test_what_waited_does_not_leak_into_a_state_that_is_loaded():
     empty = copy.deepcopy(LayerProjector(1, 5).state_dict())
     kept, probe = LayerProjector(1, 5), random_rows(1, 2, 5)
