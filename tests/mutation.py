@@ -137,6 +137,10 @@ class Mutation:
         number = self.line_number - 1
         return tuple(text.decode().split("\n")[number].strip() for text in (self.source, self.mutated))  # type: ignore[return-value]
 
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        return self.module, self.function, *self.lines
+
     def rank(self, seed: int) -> bytes:
         """Place of a mutant in the sample: it depends on nothing but its line, so that edits elsewhere leave it there."""
         return hashlib.sha256(repr((seed, self.module, *self.lines)).encode()).digest()
@@ -325,16 +329,19 @@ def modules(only: Sequence[str]) -> list[str]:
 def sample(chosen: Sequence[str], size: int, seed: int) -> tuple[list[Mutation], list[Mutation]]:
     """Draw mutations, one a place at most, and the equivalent ones that were met on the way."""
     with EQUIVALENT.open("rb") as file:
-        listed = {(each["module"], each["line"], each["mutated"]) for each in tomllib.load(file)["equivalent"]}
+        listed = {
+            (each["module"], each["function"], each["line"], each["mutated"])
+            for each in tomllib.load(file)["equivalent"]
+        }
     found = [mutation for module in chosen for mutation in Finder(module).found]
-    for entry in listed - {(each.module, *each.lines) for each in found}:
+    for entry in listed - {each.key for each in found}:
         if entry[0] in chosen:
             print(f"{EQUIVALENT.name} names a mutation that is none any more: {entry}", flush=True)
     drawn, equivalent, places = list[Mutation](), list[Mutation](), set[tuple[str, int]]()
     for mutation in sorted(found, key=lambda each: each.rank(seed)):
         if len(drawn) == size:
             break
-        if (mutation.module, *mutation.lines) in listed:
+        if mutation.key in listed:
             equivalent.append(mutation)
         elif (mutation.module, mutation.start) not in places:
             places.add((mutation.module, mutation.start))

@@ -87,9 +87,10 @@ def test_listed_equivalents_have_a_reason_and_are_not_drawn(
     mutation: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first = mutation.sample(["labels.py"], 1, seed=1)[0][0]
-    listed = "\n".join(f"{name} = {value!r}" for name, value in zip(("line", "mutated"), first.lines, strict=True))
+    names = ("module", "function", "line", "mutated")
+    listed = "\n".join(f"{name} = {value!r}" for name, value in zip(names, first.key, strict=True))
     path = tmp_path / "equivalent.toml"
-    path.write_text(f'[[equivalent]]\nmodule = "labels.py"\n{listed}\nreason = "none"\n')
+    path.write_text(f'[[equivalent]]\n{listed}\nreason = "none"\n')
     monkeypatch.setattr(mutation, "EQUIVALENT", path)
     drawn, equivalent = mutation.sample(["labels.py"], 30, seed=1)
     assert equivalent[0] == first

@@ -238,3 +238,9 @@ def test_the_temperature_has_the_least_cross_entropy_of_smoothed_targets(classes
     found = module._temperature(scores, y, torch.full((classes,), doubt, dtype=torch.float64))
     costs = {t: -float((target * torch.log_softmax(scores / t, 1)).sum()) for t in np.geomspace(0.05, 20, 601)}
     assert found == pytest.approx(min(costs, key=costs.get), rel=0.011)
+
+
+def test_a_covariance_that_rounding_made_slightly_negative_is_drawn_from():
+    covariance = torch.diag(torch.tensor([0.1, -1e-18], dtype=torch.float64))
+    vectors, _ = module._draw(LeftOut(torch.eye(2).double(), covariance, torch.tensor([3.0, 3.0]).double()))
+    assert vectors.isfinite().all()

@@ -216,6 +216,7 @@ def test_a_sum_too_flat_for_cholesky_leaves_unused_directions_free():
     unused = torch.linalg.svd(rows).Vh[3:]
     torch.testing.assert_close(unused @ P @ unused.mT, torch.eye(2, dtype=torch.float64), rtol=0, atol=1e-6)
     torch.testing.assert_close(P @ unused.mT, unused.mT, rtol=0, atol=1e-6)
+    assert torch.equal(P, P.mT)
 
 
 def test_eigenvalues_that_are_only_rounding_count_as_zero():
