@@ -274,3 +274,9 @@ def test_tables_that_would_take_hours_are_refused(monkeypatch):
         basis_vectors(21, 5, gamma=0.9)
     with pytest.raises(ValueError, match=r"31 vectors of length 30 would take hours .* 30 vectors at most"):
         extend_basis(basis_vectors(30, 30), 31, gamma=0.9)
+
+
+def test_the_seed_is_zero_unless_another_is_given():
+    table = basis_vectors(9, 8, gamma=0.5)
+    assert torch.equal(table, basis_vectors(9, 8, gamma=0.5, seed=0))
+    assert torch.equal(extend_basis(table, 12, 0.5), extend_basis(table, 12, 0.5, seed=0))

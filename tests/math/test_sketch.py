@@ -214,3 +214,12 @@ def test_rows_of_few_directions_lose_nothing(rows: int, width: int, rank: int) -
         sketch, shrinkage = shrink(H, rank)
         assert 0 <= shrinkage <= 1e-12 * float(H.square().sum())
         torch.testing.assert_close(sketch.T @ sketch, H.T @ H, rtol=1e-9, atol=1e-9)
+
+
+def test_a_diagonal_that_rounding_made_smaller_than_the_class_sums_allow_varies_not_at_all() -> None:
+    moments = torch.tensor([[3.0, 1.0], [0.5, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    counts = torch.tensor([4.0, 5.0], dtype=torch.float64)
+    least = (moments.square() / counts).sum(1)
+    exact, rounded = (diagonal_ridge(diagonal, moments, counts, 9, 0.6) for diagonal in (least, least - 0.5))
+    torch.testing.assert_close(rounded.solution, exact.solution)
+    assert rounded.freedom == pytest.approx(exact.freedom)
