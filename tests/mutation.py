@@ -488,6 +488,8 @@ class Tracer:
 
     def __call__(self, frame: Any, event: str, argument: object) -> None:
         name = frame.f_code.co_filename
+        if name == "<string>" and frame.f_globals.get("__name__", "").startswith("cldnet."):  # made by a dataclass
+            name = self.prefix + frame.f_globals["__name__"].removeprefix("cldnet.").replace(".", "/") + ".py"
         if name.startswith(self.prefix):
             self.current.add(f"{name[len(self.prefix) :]}:{frame.f_code.co_qualname.split('.<locals>')[0]}")
 
