@@ -457,7 +457,7 @@ def run_all(
 def run_pytest(files: Iterable[str], plugin: object, *options: str) -> int:
     import pytest
 
-    fixed = "-q -p no:cacheprovider -p no:xdist --basetemp basetemp --no-header --no-summary".split()
+    fixed = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp", "basetemp", "--no-header", "--no-summary"]
     fixed += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis was imported before
     return int(pytest.main([*fixed, *options, *files], plugins=[plugin]))
 
