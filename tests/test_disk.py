@@ -70,6 +70,41 @@ def test_a_half_written_file_is_never_open_to_those_who_could_not_read_the_old_o
     assert modes == [0o600]
 
 
+@pytest.mark.parametrize(("mode", "left"), [(0o660, 0o600), (0o664, 0o604), (0o600, 0o600)])
+def test_a_file_that_cannot_have_the_old_ones_group_gives_another_group_no_rights(
+    mode: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    def of_another_group(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        values = list(found(path, follow_symlinks=follow_symlinks))
+        values[5] += path.name == "model"
+        return os.stat_result(values)
+
+    found = Path.stat
+    (tmp_path / "model").write_bytes(b"old")
+    (tmp_path / "model").chmod(mode)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchown", refused)
+        patch.setattr(Path, "stat", of_another_group)
+        store.write_atomically(tmp_path / "model", b"new")
+    assert ((tmp_path / "model").read_bytes(), stat.S_IMODE((tmp_path / "model").stat().st_mode)) == (b"new", left)
+
+
+def test_a_new_name_is_on_disk_before_the_writer_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First the content, then the name: the folder is brought to disk when the name leads to the new file."""
+    path, synced, fsync = tmp_path / "model", list[tuple[bool, bool]](), os.fsync
+
+    def watched(handle: int) -> None:
+        synced.append((os.path.samestat(os.fstat(handle), tmp_path.stat()), path.exists()))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    store.write_atomically(path, b"new")
+    assert synced == [(False, False), (True, True)]
+
+
 def test_a_file_behind_a_link_is_written_and_the_link_stays(tmp_path: Path) -> None:
     (tmp_path / "shelf").mkdir()
     real, link, second = tmp_path / "shelf" / "model", tmp_path / "link", tmp_path / "second"
@@ -335,6 +370,21 @@ def test_a_header_of_another_length_is_refused(name: str, tmp_path: Path) -> Non
     length = LENGTHS[name](int.from_bytes(content[:8], "little"))
     (tmp_path / "file").write_bytes(length.to_bytes(8, "little") + content[8:])
     with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        store.read(tmp_path / "file")
+
+
+def test_a_header_is_not_read_that_is_longer_than_the_file_or_than_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(tmp_path / "file", {"a": torch.ones(2)}, {})
+    content = (tmp_path / "file").read_bytes()
+    (tmp_path / "longer").write_bytes((len(content) - 7).to_bytes(8, "little") + content[8:])
+    with pytest.raises(ValueError, match="its header is too long"):
+        store.read(tmp_path / "longer")
+    monkeypatch.setattr(layout, "_MOST_HEADER", int.from_bytes(content[:8], "little"))
+    store.read(tmp_path / "file")
+    monkeypatch.setattr(layout, "_MOST_HEADER", int.from_bytes(content[:8], "little") - 1)
+    with pytest.raises(ValueError, match="its header is too long"):
         store.read(tmp_path / "file")
 
 

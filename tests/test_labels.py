@@ -205,6 +205,16 @@ def test_examples_are_counted_taken_off_and_forgotten_with_their_class() -> None
     assert again.counts == {"a": 0, "b": 1}
 
 
+def test_no_label_has_fewer_examples_than_none() -> None:
+    table = LabelTable(capacity=4)
+    table.learn(["a", "b"])
+    table.tally(["a", "b", "b"])
+    table.tally(["a", "a", "b"], sign=-1)
+    assert table.counts == {"a": 0, "b": 1}
+    table.tally(["a"])
+    assert LabelTable.from_json(table.to_json()).counts == {"a": 1, "b": 1}
+
+
 def test_rows_without_weight_are_no_examples() -> None:
     table = LabelTable(capacity=4)
     table.learn(["a", "b"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,8 @@ def test_sums_that_do_not_go_together_are_refused_and_stay_as_they_are(name: str
     stats, other = sums(0, 1), make()
     before = plain(stats), plain(other)
     with pytest.raises(ValueError, match=complaint):
+        stats.check_addable(other)
+    with pytest.raises(ValueError, match=complaint):
         _ = stats + other
     with pytest.raises(ValueError, match=complaint):
         stats += other
@@ -213,6 +216,12 @@ def test_the_labels_that_a_map_was_fitted_on_are_not_forgotten_in_a_file(tmp_pat
     stats = CLDNetClassifier(capacity=6, backbone=RandomReLU((4,), features=5, seed=0)).fit(*rows(0, 1)).statistics()
     stats.save(tmp_path / "sums")
     assert Statistics.load(tmp_path / "sums").fitted_on == {0, 1}
+
+
+def test_a_sum_knows_of_all_labels_that_either_map_was_fitted_on() -> None:
+    one, two = replace(sums(0, 1), fitted_on=frozenset({"a"})), replace(sums(2), fitted_on=frozenset({"b", "c"}))
+    assert (one + two).fitted_on == (two + one).fitted_on == {"a", "b", "c"}
+    assert (one.fitted_on, two.fitted_on) == ({"a"}, {"b", "c"})
 
 
 def _spoil(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any, Any], None]:

@@ -110,6 +110,26 @@ def test_a_specification_without_epochs_is_refused() -> None:
         RunSpec("exact", epochs=-1)
 
 
+def test_the_seed_reaches_the_weights_and_the_file() -> None:
+    stream, spec = split_digits(0)[:1], RunSpec("finetune", epochs=1, batch_size=64, backbone_options={"widths": (4,)})
+    zero, seven = (run(replace(spec, seed=seed), stream) for seed in (0, 7))
+    assert (zero["seed"], seven["seed"]) == (0, 7)
+    assert zero["losses"] != seven["losses"]
+    task = stream[0].train
+    learner = build_learner("finetune", Setting((8, 8), 2, seed=7), {}, "mlp", {"widths": (4,)})
+    assert seven["losses"] == [fit_task(learner, task, epochs=1, batch_size=64).losses]
+
+
+@pytest.mark.parametrize(("method", "epochs", "batch_size"), [("finetune", 2, 64), ("exact", 1, 1024)])
+def test_the_file_names_the_epochs_and_batches_that_were_really_used(method: str, epochs: int, batch_size: int) -> None:
+    """The exact solver passes once over the data, in batches of its own size."""
+    steps: list[float] = []
+    stream = split_digits(0)[:1]
+    result = run(RunSpec(method, epochs=2, batch_size=64), stream, steps.append)
+    assert (result["config"]["epochs"], result["config"]["batch_size"]) == (epochs, batch_size)
+    assert len(steps) - 1 == epochs * -(-len(stream[0].train) // batch_size)
+
+
 def test_a_method_can_be_named_by_its_module_and_class() -> None:
     spec = RunSpec("cldnet.methods.finetune:Finetune", epochs=1, backbone_options={"widths": (8,)})
     assert run(spec, split_digits(0)[:1])["scores"]["average_accuracy"] > 0.8

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cldnet.math import basis as module
 from cldnet.math.basis import basis_vectors, extend_basis, largest_cosine, reachable_gamma, welch_bound
 
 relaxed = settings(deadline=None, max_examples=50)
@@ -261,3 +262,21 @@ def test_a_table_is_not_cut():
     assert torch.equal(extend_basis(table, 5), table)
     with pytest.raises(ValueError, match="count=4 is less than the 5 vectors that are there"):
         extend_basis(table, 4)
+
+
+def test_tables_that_would_take_hours_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "_MOST", 20)
+    for count, dim in ((20, 5), (30, 30)):
+        assert len(basis_vectors(count, dim, gamma=0.9)) == count
+    with pytest.raises(
+        ValueError, match=r"21 vectors of length 5 would take hours .* a length of 21, .* or 20 vectors"
+    ):
+        basis_vectors(21, 5, gamma=0.9)
+    with pytest.raises(ValueError, match=r"31 vectors of length 30 would take hours .* 30 vectors at most"):
+        extend_basis(basis_vectors(30, 30), 31, gamma=0.9)
+
+
+def test_the_seed_is_zero_unless_another_is_given():
+    table = basis_vectors(9, 8, gamma=0.5)
+    assert torch.equal(table, basis_vectors(9, 8, gamma=0.5, seed=0))
+    assert torch.equal(extend_basis(table, 12, 0.5), extend_basis(table, 12, 0.5, seed=0))

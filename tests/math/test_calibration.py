@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
+from cldnet.math import calibration as module
 from cldnet.math.calibration import Calibration, calibrate, distance, known_probability
 from cldnet.math.discriminant import discriminant
-from cldnet.math.left_out import Choice, left_out_scores
+from cldnet.math.left_out import Choice, LeftOut, left_out_scores
 from cldnet.math.ridge import ridge
 
 relaxed = settings(deadline=None, max_examples=25)
@@ -217,3 +218,29 @@ def test_no_rows_at_all_give_finite_figures():
     choice = Choice(1.0, torch.zeros(5, 2, dtype=torch.float64), 0.0, 0.0)
     calibration = calibrate(choice, torch.zeros(5, 2, dtype=torch.float64), torch.zeros(2), 0.0)
     assert finite(calibration)
+
+
+def test_classes_are_drawn_in_their_shares():
+    """To the row, where the shares allow it: chance there would only blur the temperature."""
+    weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
+    _, classes = module._draw(LeftOut(torch.eye(3).double(), 0.1 * torch.eye(3).double(), weights))
+    assert torch.bincount(classes).tolist() == [module.DRAWS // 4, module.DRAWS // 2, module.DRAWS // 4]
+
+
+@pytest.mark.parametrize("doubt", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_temperature_has_the_least_cross_entropy_of_smoothed_targets(classes, doubt):
+    """Against a grid: a row's class is only ``1 − doubt`` certain, and the others share the rest."""
+    source = torch.Generator().manual_seed(classes)
+    y = torch.arange(300) % classes
+    scores = 4 * one_hot[y][:, :classes] + 3 * torch.randn(300, classes, generator=source, dtype=torch.float64)
+    target = torch.where(one_hot[y][:, :classes] > 0, 1 - doubt, doubt / (classes - 1))
+    found = module._temperature(scores, y, torch.full((classes,), doubt, dtype=torch.float64))
+    costs = {t: -float((target * torch.log_softmax(scores / t, 1)).sum()) for t in np.geomspace(0.05, 20, 601)}
+    assert found == pytest.approx(min(costs, key=costs.get), rel=0.011)
+
+
+def test_a_covariance_that_rounding_made_slightly_negative_is_drawn_from():
+    covariance = torch.diag(torch.tensor([0.1, -1e-18], dtype=torch.float64))
+    vectors, _ = module._draw(LeftOut(torch.eye(2).double(), covariance, torch.tensor([3.0, 3.0]).double()))
+    assert vectors.isfinite().all()

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from cldnet.math import discriminant as module
-from cldnet.math.discriminant import discriminant, separation
+from cldnet.math.discriminant import discriminant, rule_for, separation
 from cldnet.math.left_out import LeftOut, left_out_scores
 from cldnet.math.ridge import ridge
 
@@ -120,3 +120,34 @@ def test_errors_too_small_to_tell_from_rounding_leave_the_nearest_class_vector()
     weights, offset = discriminant(inverted)
     vectors = torch.rand(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert torch.equal((vectors @ weights + offset).argmax(1), vectors.argmax(1))
+
+
+def test_the_mean_of_a_class_of_few_rows_is_drawn_to_its_vector_by_one_row():
+    """Against the formula written out: ``(n μ + e) / (n + 1)`` with one more row at the class's own vector ``e``."""
+    random = np.random.default_rng(0)
+    means, counts = random.normal(size=(3, 3)), np.array([1.0, 4.0, 50.0])
+    covariance = np.diag([0.2, 0.3, 0.4])
+    left_out = LeftOut(*(torch.from_numpy(part) for part in (means, covariance, counts)))
+    drawn = np.stack([(n * mean + own) / (n + 1) for n, mean, own in zip(counts, means, np.eye(3), strict=True)])
+    rows, even = counts.sum(), 10.0 * 3
+    within = np.linalg.inv((rows * covariance + even * np.trace(covariance) / 3 * np.eye(3)) / (rows + even))
+    middle = counts / rows @ drawn
+    s = random.normal(size=(5, 3))
+    expected = np.stack(
+        [
+            (s - (mean + middle) / 2) @ within @ (mean - middle) + np.log(n / rows)
+            for mean, n in zip(drawn, counts, strict=True)
+        ],
+        1,
+    )
+    np.testing.assert_allclose(rule_for(left_out).scores(torch.from_numpy(s)), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("factor", "kept"), [(0.5, 1.0), (20.0, 1.0), (40.0, 0.5), (1e3, 0.02)])
+def test_means_that_were_magnified_too_much_are_drawn_back(factor, kept):
+    _, _, (means, within, counts, _) = clouds(60, 3, 0)
+    own = torch.eye(3, dtype=torch.float64)
+    found = discriminant(LeftOut(means, within, counts, factor))
+    expected = discriminant(LeftOut(own + kept * (means - own), within, counts))
+    torch.testing.assert_close(found.weights, expected.weights)
+    torch.testing.assert_close(found.offset, expected.offset)

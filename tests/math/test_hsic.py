@@ -15,6 +15,7 @@ from cldnet.math.hsic import (
     nhsic,
     nhsic_normalised,
     normalise,
+    squared_distances,
 )
 
 KERNELS = [gaussian_kernel, median_kernel, linear_kernel]
@@ -281,3 +282,36 @@ def test_bad_rows_are_refused(kernel):
 def test_labels_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"shape \(n,\), not \(4, 1\)"):
         label_kernel(torch.zeros(4, 1, dtype=torch.int64))
+
+
+# Rounding
+
+
+def test_centring_a_kernel_near_one_keeps_its_digits():
+    """With σ = 5 all entries lie within 1e-3 of 1: means of them in float32 would lose what is looked for."""
+    k = 1 + 1e-6 * rows(40, 40, dtype=torch.float32)
+    exact_centre = centring_matrix(40) @ k.double() @ centring_matrix(40)
+    error = (center(k).double() - exact_centre).abs().max()
+    assert error < 1e-12
+
+
+def test_a_constant_kernel_is_centred_to_exact_zeros():
+    for value in (0.1, 1 / 3, 1e6 + 0.1):
+        k = torch.full((7, 7), value, dtype=torch.float32, requires_grad=True)
+        assert not center(k).any()
+        center(k).square().sum().backward()
+        assert not k.grad.any()
+
+
+def test_the_gradient_of_centring_is_centring():
+    """What is taken off first is a constant: centring is symmetric, so it maps a gradient as it maps a kernel."""
+    k, weights = rows(5, 5).requires_grad_(), rows(5, 5, seed=1)
+    (center(k) * weights).sum().backward()
+    torch.testing.assert_close(k.grad, centring_matrix(5) @ weights @ centring_matrix(5), **exact)
+
+
+def test_distances_do_not_lose_digits_far_from_zero():
+    x = rows(20, 3)
+    expected = (x.unsqueeze(0) - x.unsqueeze(1)).square().sum(-1)
+    torch.testing.assert_close(squared_distances(x + 2.0**20), expected, rtol=0, atol=1e-7)
+    torch.testing.assert_close(gaussian_kernel(x + 2.0**20, 0.5), gaussian_kernel(x, 0.5), rtol=0, atol=1e-7)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cldnet.math.left_out import Choice, left_out_scores
+from cldnet.math.crowded import Crowded
+from cldnet.math.left_out import CROWD, Choice, LeftOut, left_out, left_out_scores
 from cldnet.math.ridge import ridge, solve
 
 relaxed = settings(deadline=None, max_examples=25)
@@ -80,3 +82,29 @@ def test_where_g_is_not_known_scores_are_taken_to_vary_alike():
     assert torch.equal(known.means, unknown.means)
     variance = known.factor**2 * choice.residual / (60 * 3) + 1 / (3 * 61)
     torch.testing.assert_close(unknown.covariance, variance * torch.eye(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("freedom", [5.0, 0.04, 1e-9, 0.0])
+def test_errors_in_sample_are_magnified_a_thousand_times_at_most(freedom):
+    """``k = rows / freedom``: with a thousandth of the rows' freedom left, they say nothing more."""
+    choice = Choice(1.0, 0.5 * torch.eye(2, dtype=torch.float64), residual=1.0, freedom=freedom)
+    sums = torch.tensor([[30.0, 6.0], [4.0, 20.0]], dtype=torch.float64), torch.tensor([24.0, 16.0]), 40.0
+    k = 8.0 if freedom == 5.0 else 1000.0
+    found = left_out_scores(choice, *sums)
+    assert found.factor == pytest.approx(k)
+    in_sample = (0.5 * sums[0] / sums[1].double()).mT
+    torch.testing.assert_close(found.means, torch.eye(2).double() * (1 - k) + k * in_sample)
+
+
+def test_many_classes_of_few_features_are_kept_in_factors_and_tell_the_same():
+    classes, width = CROWD + 1, 3
+    draw = torch.Generator().manual_seed(0)
+    moments = torch.randn(width, classes, generator=draw, dtype=torch.float64)
+    weights = 1 + torch.rand(classes, generator=draw, dtype=torch.float64)
+    choice = Choice(2.0, 0.1 * moments, residual=30.0, freedom=700.0)
+    found = left_out(choice, moments, weights, 800.0)
+    assert isinstance(found, Crowded)
+    assert isinstance(
+        left_out(choice._replace(solution=0.1 * moments[:, 1:]), moments[:, 1:], weights[1:], 800.0), LeftOut
+    )
+    assert found.factor == left_out_scores(choice, moments, weights, 800.0).factor

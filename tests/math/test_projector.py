@@ -203,3 +203,60 @@ def test_drift_is_seen_on_both_sides_and_in_any_group():
     assert projector.has_drifted(torch.stack([sound, -sound]), r.expand(2, 2), 0.25)
     assert projector.has_drifted(torch.full((2, 2), torch.nan), r, 0.25)
     assert not projector.has_drifted(sound, torch.zeros(2), 0.25), "an input of zeros says nothing"
+
+
+# Where the Cholesky factor is not to be trusted
+
+
+def test_a_sum_too_flat_for_cholesky_leaves_unused_directions_free():
+    """Pivots may be positive and still be nothing but rounding: 1 beside 1e14 has two digits left."""
+    rows = unit_rows(3, 5, seed=2) * 1e7
+    total = rows.mT @ rows
+    P = projector.from_sum(total)
+    unused = torch.linalg.svd(rows).Vh[3:]
+    torch.testing.assert_close(unused @ P @ unused.mT, torch.eye(2, dtype=torch.float64), rtol=0, atol=1e-6)
+    torch.testing.assert_close(P @ unused.mT, unused.mT, rtol=0, atol=1e-6)
+    assert torch.equal(P, P.mT)
+
+
+def test_eigenvalues_that_are_only_rounding_count_as_zero():
+    """The sum of one long row has rank 1; rounding makes it 1e16 times larger than I in directions that it never used."""
+    rows = unit_rows(1, 6, seed=0) * 1e16
+    P = projector.from_sum(rows.mT @ rows)
+    r = rows[0] / rows[0].norm()
+    expected = torch.eye(6, dtype=torch.float64) - torch.outer(r, r)
+    torch.testing.assert_close(P, expected, rtol=0, atol=1e-9)
+
+
+def test_a_sum_that_cholesky_can_factor_is_inverted_to_its_last_digits():
+    """Eigenvalues below ``d · eps · λmax`` are lost; a factor of a matrix with large and small diagonal entries keeps them."""
+    scales = torch.tensor([1e18, 1.0, 0.5, 3.0], dtype=torch.float64)
+    torch.testing.assert_close(projector.from_sum(scales.diag()), (1 / (1 + scales)).diag(), rtol=1e-14, atol=0)
+
+
+def test_each_projector_of_a_batch_is_rebuilt_whichever_of_them_is_flat():
+    flat = unit_rows(2, 4, seed=1) * 1e8
+    batch = torch.stack([flat.mT @ flat, torch.eye(4, dtype=torch.float64)])
+    found = projector.from_sum(batch)
+    torch.testing.assert_close(found[0], projector.from_sum(batch[0]), rtol=0, atol=1e-9)
+    torch.testing.assert_close(found[1], torch.eye(4, dtype=torch.float64) / 2, rtol=1e-12, atol=0)
+
+
+def test_the_bound_is_its_formula_and_grows_with_every_update():
+    total = torch.diag(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64))
+    eps = float(np.finfo(np.float64).eps)
+    assert float(projector.error_bound(total)) == eps * 3 * 8
+    assert float(projector.error_bound(total, updates=97)) == eps * 100 * 8
+    assert float(projector.error_bound(total.float(), updates=97)) == float(np.finfo(np.float32).eps) * 100 * 8
+
+
+def test_the_spectrum_of_a_sum_that_rounding_made_negative_is_at_most_one():
+    total = torch.diag(torch.tensor([-1e-9, 3.0], dtype=torch.float64))
+    assert torch.equal(projector.spectrum(total), torch.tensor([0.25, 1.0], dtype=torch.float64))
+
+
+def test_one_percent_of_rounding_is_tolerated_and_more_is_drift():
+    r, one = torch.tensor([1.0, 0.0]), torch.eye(2)
+    assert not projector.has_drifted(1.005 * one, r, 1.0)
+    assert projector.has_drifted(1.015 * one, r, 1.0)
+    assert not projector.has_drifted(1.015 * one, r, 1.0, tolerance=0.02)

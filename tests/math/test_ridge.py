@@ -299,3 +299,31 @@ def test_a_penalty_below_rounding_is_raised_to_it(alpha):
     torch.testing.assert_close(H @ choice.solution, best, rtol=1e-3, atol=1e-3)
     for other in (diagonal_ridge((H.T @ H).diagonal(), *sums, alpha), sketched_ridge(H, 0.0, *sums, alpha, energy=1e6)):
         assert torch.isfinite(other.solution).all()
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize(("relative", "dtype"), [(1e-3, torch.float32), (1e-4, torch.float32), (1e-8, torch.float64)])
+def test_a_factor_takes_half_the_memory_where_that_is_fine_enough(relative, dtype):
+    H, _ = problem(20, 80, 3, seed=0)
+    gram = H.T @ H
+    assert module._fine_factor(gram, relative * float(gram.diagonal().mean())).dtype == dtype
+
+
+@pytest.mark.parametrize("below", [1e-6, 3e-6])
+def test_sums_that_forgetting_left_slightly_negative_are_solved_as_if_they_were_not(below):
+    """The least candidate for α is 1e-6 of the mean diagonal: with an eigenvalue of as much below zero, nothing is positive."""
+    basis = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+    moments = basis[:, :2] @ torch.tensor([[3.0, 1.0], [0.5, 0.7]], dtype=torch.float64)
+    choices = [
+        ridge(
+            basis * torch.tensor([4.0, 2.0, least], dtype=torch.float64) @ basis.T,
+            moments,
+            torch.tensor([3.0, 2.0]),
+            60.0,
+            None,
+        )
+        for least in (0.0, -below)
+    ]
+    assert choices[1].alpha == pytest.approx(choices[0].alpha, rel=1e-5)
+    torch.testing.assert_close(choices[1].solution, choices[0].solution, rtol=1e-4, atol=1e-6)
+    assert choices[1].freedom == pytest.approx(choices[0].freedom, rel=1e-5)

@@ -203,3 +203,23 @@ def test_nothing_summed_gives_scores_of_zero() -> None:
         diagonal_ridge(torch.zeros(5, dtype=torch.float64), S, n, 0, None),
     ):
         assert not choice.solution.any()
+
+
+@pytest.mark.parametrize(("rows", "width", "rank"), [(12, 8, 5), (6, 9, 4), (12, 8, 7)])
+def test_rows_of_few_directions_lose_nothing(rows: int, width: int, rank: int) -> None:
+    """Rounding makes some of the squared singular values that should be zero negative; nothing is taken off for them."""
+    for seed in range(5):
+        few = matrix(3, width, seed, decay=1.0)
+        H = torch.randn(rows, 3, generator=generator(seed), dtype=torch.float64) @ few
+        sketch, shrinkage = shrink(H, rank)
+        assert 0 <= shrinkage <= 1e-12 * float(H.square().sum())
+        torch.testing.assert_close(sketch.T @ sketch, H.T @ H, rtol=1e-9, atol=1e-9)
+
+
+def test_a_diagonal_that_rounding_made_smaller_than_the_class_sums_allow_varies_not_at_all() -> None:
+    moments = torch.tensor([[3.0, 1.0], [0.5, 2.0], [1.0, 1.0]], dtype=torch.float64)
+    counts = torch.tensor([4.0, 5.0], dtype=torch.float64)
+    least = (moments.square() / counts).sum(1)
+    exact, rounded = (diagonal_ridge(diagonal, moments, counts, 9, 0.6) for diagonal in (least, least - 0.5))
+    torch.testing.assert_close(rounded.solution, exact.solution)
+    assert rounded.freedom == pytest.approx(exact.freedom)

@@ -19,11 +19,11 @@ blocks = st.integers(1, 16)
 
 
 @contextlib.contextmanager
-def blocks_of(rows):
+def blocks_of(rows, columns=None):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symmetric, "BLOCK_ROWS", rows)
         patch.setattr(symmetric, "_TILE_ROWS", max(1, rows // 2))
-        patch.setattr(symmetric, "_TILE_COLUMNS", rows + 1)
+        patch.setattr(symmetric, "_TILE_COLUMNS", columns or rows + 1)
         yield
 
 
@@ -40,11 +40,11 @@ def packed_products(h, weight=None, dtype=torch.float32):
 
 
 @relaxed
-@given(st.integers(0, 30), sizes, blocks, seeds)
-def test_products_are_those_of_integers(rows, m, block, seed):
+@given(st.integers(0, 30), sizes, blocks, blocks, seeds)
+def test_products_are_those_of_integers(rows, m, block, columns, seed):
     h = whole_numbers(rows, m, seed)
     weight = np.random.default_rng(seed).integers(0, 4, rows)
-    with blocks_of(block):
+    with blocks_of(block, columns):
         assert np.array_equal(symmetric.unpack(packed_products(h), m), h.T @ h)
         assert torch.equal(packed_products(h), symmetric.pack(torch.from_numpy(h.T @ h)))  # below the diagonal too
         assert np.array_equal(symmetric.unpack(packed_products(h, weight), m), h.T @ (weight[:, None] * h))

@@ -162,3 +162,36 @@ def test_a_method_that_needs_none_refuses_outside_data() -> None:
 
 def _centred(scores: Tensor) -> Tensor:
     return scores - scores.mean(1, keepdim=True)
+
+
+def test_consolidation_is_plain_descent_from_the_initial_weights_with_a_rate_that_falls_to_zero() -> None:
+    """Against the loop written out: a fresh student, both teachers' scores, and ``distil_lr · (1 − step / steps)``."""
+    learner = teach(make(lr=0.02, distil_lr=0.01, distil_batch=16, distil=0.5), task(0, 1))
+    assert isinstance(learner, DMC)
+    second = task(2, 3, count=8)
+    old = copy.deepcopy(learner)
+    learner.begin_task(second)
+    for batch in second.batches(4):
+        learner.observe(batch)
+    new, student = copy.deepcopy(learner), make()
+    assert isinstance(student, DMC)
+    draws = torch.Generator()
+    draws.set_state(learner.generator.get_state())
+    learner.end_task(second)
+
+    optimizer = torch.optim.SGD([*student.net.parameters(), *student.head.parameters()], lr=0.01, momentum=0.9)
+    for step in range(2):  # half as many as the task's four
+        optimizer.param_groups[0]["lr"] = 0.01 * (1 - step / 2)
+        x = learner.scale(OUTSIDE[torch.randint(300, (16,), generator=draws)])
+        with torch.no_grad():
+            scores = [teacher.head(teacher.net(x)) for teacher in (old, new)]
+            wanted = torch.cat([_centred(scores[0][:, :2]), _centred(scores[1][:, 2:4])], 1)
+        loss = (student.head(student.net(x))[:, :4] - wanted).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], learner.config.clip)
+        optimizer.step()
+    for found, expected in zip(
+        learner.parameters(), [*student.net.parameters(), *student.head.parameters()], strict=True
+    ):
+        torch.testing.assert_close(found, expected)

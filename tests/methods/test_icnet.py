@@ -112,6 +112,48 @@ def test_what_stands_for_classes_still_to_come_keeps_all_its_room() -> None:
     assert (learner.radius["head.weight"][:2] < 0.3).any()
 
 
+def test_a_box_that_is_too_large_shrinks_but_for_what_stands_for_classes_still_to_come() -> None:
+    learner, task = make(radius=3.0), blobs([0, 1])
+    learner.begin_task(task)
+    for batch in task.batches(16):
+        learner.observe(batch._replace(step=0))
+    learner.observe_for_radii(next(iter(task.batches(16)))._replace(step=5, steps=6))  # the first box starts small
+    for _, radius in learner.radius.items():
+        radius.fill_(3.0)
+    learner.end_task(task)
+    shrunk = float(learner.radius["net.layers.1.weight"][0, 0])
+    assert shrunk < 3.0
+    for name, radius in learner.radius.items():
+        free = radius[2:] if name.startswith("head.") else radius[:0]
+        assert torch.equal(free, torch.full_like(free, 3.0)), name
+        bound = radius[:2] if name.startswith("head.") else radius
+        torch.testing.assert_close(bound, torch.full_like(bound, shrunk))
+
+
+@pytest.mark.parametrize("step", [4, 5])
+def test_radii_move_by_the_formula_and_shrink_four_times_faster_than_they_grow_at_most(step: int) -> None:
+    """``log r += rate · (1 − 2 r ∂L/∂r / mean)`` where the worst net is not good enough, written out weight by weight."""
+    learner, task = make(radius_share=0.5, threshold=1.0, radius=3.0), blobs([0, 1])
+    learner.begin_task(task)
+    (batch,) = task.batches(80)
+    batch = batch._replace(step=step, steps=6)
+    learner.observe_for_radii(batch)
+    for number, (_, radius) in enumerate(learner.radius.items()):
+        radius.copy_(0.02 + 0.3 * torch.rand(radius.shape, generator=generator(number)))
+    before = {name: radius.clone().requires_grad_() for name, radius in learner.radius.items()}
+    loss = torch.nn.functional.cross_entropy(learner.worst_case(batch, before), task.y)
+    felt = [r * g for r, g in zip(before.values(), torch.autograd.grad(loss, list(before.values())), strict=True)]
+    mean = torch.cat([each.flatten() for each in felt]).mean()
+    rate = 2 * 10 / 3 * min((1 - step / 5) / 0.5 + 1 / 3, 1)  # three steps of six, falling to nothing
+    learner.observe_for_radii(batch)
+    fastest = 0
+    for (name, radius), each in zip(learner.radius.items(), felt, strict=True):
+        exponent = (rate * (1 - 2 * each / mean)).clamp(min=-4 * rate)
+        fastest += int((exponent == -4 * rate).sum())
+        torch.testing.assert_close(radius, (before[name] * exponent.exp()).clamp(max=3.0).detach(), msg=name)
+    assert fastest > 0
+
+
 def test_centres_rest_while_radii_are_found_and_the_other_way_round() -> None:
     learner, task = make(radius_share=0.5), blobs([0, 1])
     learner.begin_task(task)

@@ -155,3 +155,13 @@ def test_a_first_task_that_is_too_small_for_the_map_is_refused() -> None:
 def test_settings_that_cannot_be_are_refused(shrinkage: float) -> None:
     with pytest.raises(ValueError, match="should be above 0, and 1 at most"):
         SLDAConfig(shrinkage=shrinkage)
+
+
+@pytest.mark.parametrize("far", [0.0, 1e-3, 1.0, -5.0, 100.0])
+def test_a_class_without_examples_is_the_least_likely_one_wherever_an_input_lies(far: float) -> None:
+    """Its mean would be zero, and the nearest to features near zero."""
+    task = blobs([0, 1, 2], [20, 20, 20])
+    learner = make()
+    fit_task(learner, TaskData(task.x, task.y, (task.y != 1).float()), epochs=1, batch_size=16)
+    scores = learner.score_represented(far * learner.features(task.x[:4]))
+    assert (scores[:, 1] < scores[:, [0, 2]].amin(1)).all()

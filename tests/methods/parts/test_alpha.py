@@ -113,3 +113,7 @@ def test_a_wrong_number_of_rules_is_refused_when_the_learner_is_made_and_when_in
 def test_a_number_where_a_rule_belongs_is_refused(make):
     with pytest.raises(ValueError, match=r"takes rules such as ConstantAlpha\(value=0\.01\), not 0\.[19]"):
         make()
+
+
+def test_the_energy_of_a_single_number_is_its_square():
+    assert float(AdaptiveAlpha(scale=10.0)(torch.full((1, 1, 1), 0.5), progress=0.5, updates=1)) == pytest.approx(5.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,3 +111,16 @@ def test_sparse_weights_are_those_of_the_lasso(seed: int, penalty: float) -> Non
     found = sparse_weights(f.T @ f, f.T @ x, penalty, steps=1000)
     lasso = Lasso(alpha=penalty / 40, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(f.numpy(), x.numpy())
     np.testing.assert_allclose(found.T.numpy(), lasso.coef_, atol=1e-6)
+
+
+def test_random_weights_have_the_distributions_of_the_papers_code() -> None:
+    """``2 · randn − 1`` before the sparse weights, and orthonormal or uniform in [−1, 1] behind them."""
+    features = BroadMap((50,), 20, 30, enhanced=40, hidden=60, sharpness=20.0, source=generator(0))
+    assert float(features.first.mean()) == pytest.approx(-1, abs=0.05)
+    assert float(features.first.std()) == pytest.approx(2, abs=0.05)
+    torch.testing.assert_close(features.mixing.T @ features.mixing, torch.eye(40, dtype=torch.float64))
+    for uniform in (features.weight, features.bias):
+        assert -1 <= float(uniform.min()) < -0.8
+        assert 0.8 < float(uniform.max()) <= 1
+    assert float(features.weight.mean()) == pytest.approx(0, abs=0.02)
+    assert float(features.weight.std()) == pytest.approx(3**-0.5, abs=0.02)

@@ -121,6 +121,28 @@ def test_a_projector_that_has_drifted_is_rebuilt_when_it_settles():
     torch.testing.assert_close(kept.P[0], closed_form(rows[0], float(torch.tensor(0.1))), rtol=0, atol=1e-10)
 
 
+def test_it_is_rebuilt_every_1000_updates_even_if_nothing_shows():
+    kept, rows = LayerProjector(1, 3), random_rows(1, 1024, 3)
+    exact = closed_form(rows[0], 0.5)
+    for number in range(1024):
+        if number == 896:  # nothing waits
+            kept.P.mul_(1 + 1e-4)  # too little to be seen by what it does to one row
+        kept.absorb(rows[:, number : number + 1], torch.tensor(0.5))
+        if number == 991:  # settled, and not yet rebuilt
+            assert float((kept.P[0] / closed_form(rows[0, :992], 0.5) - 1).abs().max()) > 1e-5
+    torch.testing.assert_close(kept.P[0], exact, rtol=1e-9, atol=0)
+
+
+def test_it_is_rebuilt_when_it_settles_with_as_many_updates_as_are_allowed():
+    kept, rows = LayerProjector(1, 3), random_rows(1, 64, 3)
+    kept.rebuild_every = 64
+    for number in range(64):
+        if number == 32:  # nothing waits
+            kept.P.mul_(1 + 1e-4)
+        kept.absorb(rows[:, number : number + 1], torch.tensor(0.5))
+    torch.testing.assert_close(kept.P[0], closed_form(rows[0], 0.5), rtol=1e-9, atol=0)
+
+
 def test_what_waited_does_not_leak_into_a_state_that_is_loaded():
     empty = copy.deepcopy(LayerProjector(1, 5).state_dict())
     kept, probe = LayerProjector(1, 5), random_rows(1, 2, 5)

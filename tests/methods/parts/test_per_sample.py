@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cldnet.device import generator
+from cldnet.methods.parts import per_sample as module
 from cldnet.methods.parts.fisher import batched_fisher, cross_entropies, fisher
 from cldnet.methods.parts.per_sample import PerSample, mean_powers
 
@@ -119,6 +120,17 @@ def test_sums_are_those_of_a_loop_over_samples(name: str, power: int, weighted: 
     expected = by_loop(net, x, y, power, weight)
     assert found.keys() == expected.keys()
     for parameter, value in expected.items():
+        torch.testing.assert_close(found[parameter], value, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "tied"])
+def test_more_samples_than_are_worked_on_at_a_time_add_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x, _ = made(name)
+    x = torch.cat([x, -x, 2 * x])
+    y, weight = torch.arange(27) % 3, torch.linspace(0, 2, 27)
+    monkeypatch.setattr(module, "_NUMBERS", 5 * sum(parameter.numel() for parameter in net.parameters()))
+    found = PerSample(net, tuple(x.shape[1:]), cross_entropies, power=2).sums(x, lambda _: y, weight)
+    for parameter, value in by_loop(net, x, y, 2, weight).items():
         torch.testing.assert_close(found[parameter], value, rtol=1e-6, atol=1e-12)
 
 

@@ -1,0 +1,153 @@
+"""What holds for every method, and what users get who set nothing: a changed default would change results silently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from cldnet.device import generator
+from cldnet.fit import fit_task
+from cldnet.methods import METHODS, build_config, build_learner
+from cldnet.methods.config import config_from_json, config_to_json
+from cldnet.methods.learner import Setting, TaskData, Traits
+
+SGD = {"lr": 0.05, "momentum": 0.9, "clip": 10.0}
+HBO = {
+    "momentum": 0.0, "clip": 10.0, "hbo_lr": 0.003, "beta": 500.0, "embed_dim": 1000, "gamma": 0.04, "bias": True,
+    "lr_end": 1.0, "dependence": {"kind": "NormalisedHSIC", "sigma": 5.0, "epsilon": 1e-05},
+    "when": {"kind": "EveryStep"}, "last": {"kind": "Last"},
+}  # fmt: skip
+BEST = {
+    **HBO, "lr": 7.0, "embed_init": 0.0, "hidden_share": 0.1, "temperature": 1.0, "similarity": {"kind": "InnerProduct"},
+    "rate": {"kind": "PerAlpha"}, "feed": {"kind": "EveryVector"}, "alpha": {"kind": "ConstantAlpha", "value": 30.0},
+    "steps": {"kind": "EmbeddingAlone"}, "softmax": {"kind": "AllClasses"},
+}  # fmt: skip
+DECAYING = {"kind": "DecayingAlpha", "start": 10.0, "decay": 0.01}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "cldnet": BEST,
+    "cldnet-paper": {
+        **HBO, **SGD, "embed_init": 1.0, "hidden_share": 1.0, "temperature": 0.07, "similarity": {"kind": "Cosine"},
+        "rate": {"kind": "FixedRate"}, "feed": {"kind": "BatchMean"}, "steps": {"kind": "InTurn"},
+        "alpha": {"kind": "PerTask", "alpha": {"kind": "AdaptiveAlpha", "scale": 10.0}, "updates": 200},
+        "softmax": {"kind": "SeenClasses"},
+    },
+    "cldnet-hybrid": {**BEST, "ridge": 10.0},
+    "exact": {"alpha": "gcv", "gram": "full", "products": "float32"},
+    "finetune": SGD,
+    "joint": SGD,
+    "ewc": {**SGD, "strength": 1000.0},
+    "ewc-batched": {**SGD, "strength": 1000.0, "fisher_batch": 32},
+    "oewc": {**SGD, "strength": 1000.0, "gamma": 1.0},
+    "si": {**SGD, "strength": 1.0, "damping": 0.1},
+    "mas": {**SGD, "strength": 1.0},
+    "lwf": {**SGD, "strength": 1.0, "temperature": 2.0},
+    "dmc": {**SGD, "distil_lr": 0.05, "distil": 1.0, "distil_batch": 128},
+    "owm": {**SGD, "lr": 0.02, "feed": {"kind": "BatchMean"}, "alpha": {"kind": "PerTask", "alpha": DECAYING, "updates": 200}},
+    "aop": {**SGD, "lr": 0.02, "feed": {"kind": "BatchMean"}, "scale": 1.0, "updates": 200},
+    "er": {**SGD, "memory": 200, "replay": 32},
+    "pnn": {**SGD, "widths": [100, 100]},
+    "icnet": {**SGD, "threshold": 0.8, "radius": 0.1, "radius_share": 1 / 3},
+    "crnet": {"strength": 5000.0, "groups": 10, "group_width": 10, "enhanced": 670, "hidden": 900, "sharpness": 300.0},
+    "slda": {"shrinkage": 0.01},
+}  # fmt: skip
+#: What is not as usual: no example is kept, the size is constant, and the task need not be known.
+TRAITS = {
+    "exact": Traits(rehearsal_free=True, constant_size=True, one_pass=True),
+    "crnet": Traits(rehearsal_free=True, constant_size=True, one_pass=True),
+    "slda": Traits(rehearsal_free=True, constant_size=True, one_pass=True),
+    "dmc": Traits(rehearsal_free=True, constant_size=True, outside_data=True),
+    "er": Traits(rehearsal_free=False, constant_size=True),
+    "joint": Traits(rehearsal_free=False, constant_size=False),
+    "pnn": Traits(rehearsal_free=True, constant_size=False, needs_task_id=True),
+}
+
+
+#: Versions that differ from 1: results of an earlier one are not those of the method as it is.
+VERSIONS = {"cldnet": 2, "cldnet-paper": 2, "cldnet-hybrid": 2, "ewc": 2}
+PARTS_WITH_SETTINGS: dict[str, dict[str, float]] = {
+    "ConstantAlpha": {"value": 0.01},
+    "DecayingAlpha": {"start": 1.0, "decay": 0.01},
+    "AdaptiveAlpha": {"scale": 1.0},
+    "NormalisedHSIC": {"sigma": 5.0, "epsilon": 1e-5},
+    "TaskEnd": {"batch_size": 64},
+    "Together": {"weight": 1.0},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_has_the_settings_and_traits_that_the_docs_tell(method: str) -> None:
+    learner = build_learner(method, Setting((6,), 8, seed=0))
+    assert config_to_json(learner.config) == CONFIGS[method]
+    assert learner.traits == TRAITS.get(method, Traits(rehearsal_free=True, constant_size=True))
+    assert learner.version == VERSIONS.get(method, 1)
+    assert learner.class_width >= 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_learner_that_has_learned_a_task_holds_no_gradients(method: str) -> None:
+    small = {"cldnet": {"embed_dim": 8}, "crnet": {"enhanced": 5, "hidden": 6}}.get(method.split("-")[0], {})
+    learner = build_learner(method, Setting((6,), 8, seed=0), small)
+    x = torch.randn(24, 6, generator=generator(0))
+    if learner.traits.outside_data:
+        learner.take_outside(x)
+    for first in (0, 2):
+        fit_task(learner, TaskData(x, first + torch.arange(24) % 2), epochs=1, batch_size=12)
+    assert all(parameter.grad is None for parameter in learner.parameters())
+
+
+@pytest.mark.parametrize("part", PARTS_WITH_SETTINGS)
+def test_a_part_has_the_settings_that_the_docs_tell(part: str) -> None:
+    assert config_to_json(config_from_json({"kind": part})) == {"kind": part, **PARTS_WITH_SETTINGS[part]}
+
+
+INFINITE, NAN = float("inf"), float("nan")
+POSITIVE = ([1e-9, 0.5, 3.0], [0.0, -1.0, NAN])
+NOT_NEGATIVE = ([0.0, 1e-9, 3.0], [-1e-9, NAN, INFINITE])
+COUNT = ([1, 2, 500], [0, -1])
+#: Values that a setting may have, and values that are refused.
+LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
+    ("finetune", "lr"): POSITIVE,
+    ("finetune", "clip"): ([1e-9, INFINITE], [0.0, -1.0, NAN]),
+    ("finetune", "momentum"): ([0.0, 0.5, 0.999], [-0.1, 1.0, NAN]),
+    ("ewc", "strength"): NOT_NEGATIVE,
+    ("ewc-batched", "fisher_batch"): COUNT,
+    ("oewc", "gamma"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
+    ("si", "damping"): POSITIVE,
+    ("mas", "strength"): NOT_NEGATIVE,
+    ("lwf", "strength"): NOT_NEGATIVE,
+    ("lwf", "temperature"): ([1e-9, 0.5, 3.0], [0.0, -1.0, NAN, INFINITE]),
+    ("dmc", "distil"): POSITIVE,
+    ("dmc", "distil_lr"): POSITIVE,
+    ("dmc", "distil_batch"): COUNT,
+    ("aop", "scale"): POSITIVE,
+    ("aop", "updates"): COUNT,
+    ("er", "memory"): ([0, 1, 500], [-1]),
+    ("er", "replay"): ([0, 1, 500], [-1]),
+    ("pnn", "widths"): ([(1,), (5, 1)], [(), (0,), (5, 0)]),
+    ("icnet", "threshold"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
+    ("icnet", "radius"): ([1e-9, 3.0], [0.0, -1.0, NAN, INFINITE]),
+    ("icnet", "radius_share"): ([1e-9, 0.999], [0.0, 1.0, NAN]),
+    ("crnet", "groups"): ([1, 2], [0, 1.0, True]),
+    ("crnet", "strength"): NOT_NEGATIVE,
+    ("crnet", "sharpness"): ([1e-9, 3.0], [0.0, -1.0, NAN, INFINITE]),
+    ("slda", "shrinkage"): ([1e-9, 1.0], [0.0, 1.1, NAN]),
+    ("cldnet-hybrid", "ridge"): POSITIVE,
+    ("cldnet", "hbo_lr"): ([0.0, 1e-9, 3.0], [-1e-9, NAN]),
+    ("cldnet", "temperature"): POSITIVE,
+    ("cldnet", "hidden_share"): ([0.0, 1e-9, 3.0], [-1e-9, NAN]),
+    ("cldnet", "embed_init"): ([0.0, 1e-9, 3.0], [-1e-9, NAN]),
+    ("cldnet", "lr_end"): ([0.0, 1e-9, 3.0], [-1e-9, NAN]),
+    ("cldnet-paper", "embed_init"): ([1e-9, 3.0], [0.0, -1e-9, NAN]),
+}
+
+
+@pytest.mark.parametrize(("method", "name"), LIMITS)
+def test_a_setting_may_have_any_value_within_its_limits_and_none_beyond(method: str, name: str) -> None:
+    allowed, refused = LIMITS[method, name]
+    for value in allowed:
+        assert getattr(build_config(method, {name: value}), name) == value
+    for value in refused:
+        with pytest.raises(ValueError, match=name):
+            build_config(method, {name: value})

@@ -1,0 +1,40 @@
+"""JSON of a stranger: plain numbers, texts and lists, and no more of them than a manifest has."""
+
+from __future__ import annotations
+
+import pytest
+
+from cldnet.store import plain
+from cldnet.store.plain import plain_json
+
+
+@pytest.mark.parametrize("text", ["-9223372036854775808", "9223372036854775807", "1e308", '"]]]"', "null", "true"])
+def test_what_fits_into_64_bits_is_read(text: str) -> None:
+    assert plain_json(text) == eval(text, {"null": None, "true": True})
+
+
+@pytest.mark.parametrize(
+    "text", ["-9223372036854775809", "9223372036854775808", "[{}, {'a': [1e999]}]".replace("'", '"'), "NaN"]
+)
+def test_what_does_not_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"beyond 64 bits|is no number"):
+        plain_json(text)
+
+
+def test_lists_may_be_nested_so_deep_and_no_deeper() -> None:
+    deep = "[" * 33 + "]" * 33  # the innermost is empty
+    assert plain_json(deep)
+    with pytest.raises(ValueError, match="lists within lists"):
+        plain_json(f"[{deep}]")
+    with pytest.raises(ValueError, match="lists within lists"):
+        plain_json("[" * 100_000 + "]" * 100_000)
+
+
+def test_a_text_may_have_some_lists_and_more_where_it_is_long() -> None:
+    few = "[" + "[], " * (plain._FEW_LISTS - 1) + "1]"
+    assert len(plain_json(few)) == plain._FEW_LISTS
+    many = "[" + "[], " * (2 * plain._FEW_LISTS) + "1]"
+    with pytest.raises(ValueError, match="made of lists within lists"):
+        plain_json(many)
+    assert plain_json(many[:-1] + ", 1" * (2 * plain._FEW_LISTS * plain._LEAST_TEXT // 3) + "]")
+    assert plain_json(f'["{"[" * 10 * plain._FEW_LISTS}"]'), "brackets in a text are no lists"
