@@ -112,10 +112,10 @@ class Statistics:
                 "This model keeps receipts and the other one has none, so rows of the other one could not be forgotten: "
                 "make all models with receipts=True, or the merged one with receipts=False."
             )
-        if not allow_duplicates:
-            self._check_duplicates(other)
         joined(self.inputs, other.inputs)
         _room_for_both(self.labels, other.labels).check(other.labels.by_row)
+        if not allow_duplicates:
+            self._check_duplicates(other)
 
     def _check_duplicates(self, other: Statistics) -> None:
         """Refuse sums of rows that are in these sums, as far as lessons are remembered: they would count twice."""
