@@ -123,6 +123,18 @@ def test_sums_are_those_of_a_loop_over_samples(name: str, power: int, weighted: 
         torch.testing.assert_close(found[parameter], value, rtol=1e-6, atol=1e-12)
 
 
+def test_a_net_that_is_sure_of_its_answers_is_looked_through_all_the_same() -> None:
+    """For its own answers all gradients would vanish, and any two ways to compute them would agree."""
+    net, x, _ = made("tokens")
+    net.out.weight.data.mul_(1e5)  # type: ignore[operator, union-attr]
+    y = net(x).argmin(1)
+    per_sample = PerSample(net, (6,), cross_entropies, power=2)
+    found = per_sample.sums(x, lambda _: y)
+    assert per_sample.quick is False
+    for parameter, value in by_loop(net, x, y, 2).items():
+        torch.testing.assert_close(found[parameter], value, rtol=1e-6, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["convolutions", "tied"])
 def test_more_samples_than_are_worked_on_at_a_time_add_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x, _ = made(name)
