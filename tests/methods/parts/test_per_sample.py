@@ -125,7 +125,7 @@ def test_sums_are_those_of_a_loop_over_samples(name: str, power: int, weighted: 
 
 def test_a_net_that_is_sure_of_its_answers_is_looked_through_all_the_same() -> None:
     """For its own answers all gradients would vanish, and any two ways to compute them would agree."""
-    net, x, _ = made("tokens")
+    net, x, _ = made("behind its back")
     net.out.weight.data.mul_(1e5)  # type: ignore[operator, union-attr]
     y = net(x).argmin(1)
     per_sample = PerSample(net, (6,), cross_entropies, power=2)
