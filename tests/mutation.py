@@ -111,7 +111,7 @@ DATA = {"ranges", "__all__"}
 
 @dataclass(frozen=True)
 class Mutation:
-    """One replacement of bytes ``start`` to ``end`` of a module."""
+    """One replacement of bytes ``start`` to ``end`` of a module, in a function or, if that is empty, outside of any."""
 
     module: str
     function: str
@@ -177,7 +177,8 @@ class Finder(ast.NodeVisitor):
     def add(self, start: int, end: int, *new: str) -> None:
         for each in new:
             if self.text[start:end].decode() != each:
-                self.found.append(Mutation(self.module, ".".join(self.names), start, end, each))
+                function = ".".join(self.names) if self.in_function else ""
+                self.found.append(Mutation(self.module, function, start, end, each))
 
     def between(self, left: ast.expr, right: ast.expr, token: str, new: Iterable[str]) -> None:
         """Replace an operator between two operands on one line."""
@@ -558,10 +559,10 @@ class Suite:
                 print(f"  left out, since it does not pass without a mutation: {name}", flush=True)
 
     def tests_of(self, mutation: Mutation) -> list[str]:
-        """Names of the tests that call the mutated function, or its module where no test calls it: quickest first."""
+        """Names of the tests that call the mutated function, or anything in its module if there are none: quickest first."""
         module, wanted = mutation.module, f"{mutation.module}:{mutation.function}"
         calling = [name for name in self.seconds if wanted in self._called(name)]
-        if not calling:
+        if not mutation.function or not calling:
             calling = [
                 name for name in self.seconds if any(each.startswith(f"{module}:") for each in self._called(name))
             ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from cldnet import CLDNetClassifier
 from cldnet.data.rows import Inputs
 from cldnet.model import Model
 from cldnet.modelfile import read_backbone
@@ -82,3 +85,15 @@ def test_only_the_exact_solver_keeps_sums() -> None:
     model = Model.build(structure(solver="hbo"), {}, seed=0, inputs=VECTORS)
     with pytest.raises(ValueError, match="solver='hbo' learns by gradient steps and keeps no sums"):
         _ = model.statistics
+
+
+def test_the_id_of_a_users_own_module_is_a_digest_of_its_map_and_its_scaling() -> None:
+    """Models in files are compared by it: it must never change."""
+    net = torch.nn.Linear(4, 3)
+    clf = CLDNetClassifier(backbone=net, capacity=3).fit(np.random.default_rng(0).normal(size=(30, 4)), [0, 1, 2] * 10)
+    model = clf._fitted()
+    digest = hashlib.sha256(model.exact.features.map_id.encode())
+    for _, tensor in sorted(model.exact.scale.state_dict().items()):
+        digest.update(tensor.numpy().tobytes())
+    assert model.map_id == digest.hexdigest()[:16] != model.exact.features.map_id
+    assert len(model.map_id) == 16

@@ -190,6 +190,9 @@ def test_what_is_known_of_inputs_is_joined() -> None:
 def test_inputs_that_do_not_go_together_are_refused(first: Inputs, second: Inputs, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         joined(first, second)
+    one, two = replace(sums(0, 1), inputs=first), replace(sums(2), inputs=second)
+    with pytest.raises(ValueError, match=complaint):
+        one.check_addable(two)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -280,3 +280,18 @@ def test_the_seed_is_zero_unless_another_is_given():
     table = basis_vectors(9, 8, gamma=0.5)
     assert torch.equal(table, basis_vectors(9, 8, gamma=0.5, seed=0))
     assert torch.equal(extend_basis(table, 12, 0.5), extend_basis(table, 12, 0.5, seed=0))
+
+
+@pytest.mark.parametrize(("count", "dim"), [(3, 2), (40, 2), (5, 3), (1000, 3), (100, 20), (1000, 20)])
+def test_what_can_be_reached_is_its_formula(count, dim):
+    """1.6 times Welch's bound, more where it is crowded, but never more than Gilbert's: caps that do not cover the sphere."""
+    crowding = max(1, (1 + 1 / dim) * (count / (14 * dim)) ** 0.25)
+    gilbert = (1 - count ** (-2 / (dim - 1))) ** 0.5
+    assert reachable_gamma(count, dim) == pytest.approx(
+        max(0.04, min(1.6 * crowding * welch_bound(count, dim), gilbert))
+    )
+
+
+def test_an_empty_table_cannot_be_extended():
+    with pytest.raises(ValueError, match="count=0 and dim=5 must both be at least 1"):
+        extend_basis(torch.zeros(0, 5), 3)

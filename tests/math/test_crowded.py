@@ -76,3 +76,10 @@ def test_few_classes_and_many_features_stay_with_the_large_matrices():
     for classes, features in ((40, 3), (8, 9)):
         _, _, (gram, *rest) = sums(classes, features)
         assert isinstance(left_out(ridge(gram, *rest, 1.0), *rest), LeftOut)
+
+
+def test_a_core_that_rounding_made_slightly_negative_is_drawn_from():
+    axes = torch.eye(5, 2, dtype=torch.float64)
+    core, ones = torch.diag(torch.tensor([0.1, -1e-18], dtype=torch.float64)), torch.ones(5, dtype=torch.float64)
+    crowd = Crowded(axes, ones, torch.zeros(5, 2, dtype=torch.float64), core, 0.01, ones, 1.0)
+    assert crowd.deviations(7, torch.Generator().manual_seed(0)).isfinite().all()

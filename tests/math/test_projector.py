@@ -216,7 +216,13 @@ def test_a_sum_too_flat_for_cholesky_leaves_unused_directions_free():
     unused = torch.linalg.svd(rows).Vh[3:]
     torch.testing.assert_close(unused @ P @ unused.mT, torch.eye(2, dtype=torch.float64), rtol=0, atol=1e-6)
     torch.testing.assert_close(P @ unused.mT, unused.mT, rtol=0, atol=1e-6)
-    assert torch.equal(P, P.mT)
+
+
+def test_a_projector_is_symmetric_to_the_last_bit_where_eigenvalues_take_the_place_of_cholesky():
+    for d in (20, 32, 57, 64):
+        rows = unit_rows(d // 2, d, seed=1) * 1e8
+        P = projector.from_sum(rows.mT @ rows)
+        assert torch.equal(P, P.mT)
 
 
 def test_eigenvalues_that_are_only_rounding_count_as_zero():

@@ -168,6 +168,15 @@ def test_centres_rest_while_radii_are_found_and_the_other_way_round() -> None:
     assert all((r > 0).all() for _, r in learner.radius.items())
 
 
+def test_a_task_of_a_single_step_has_a_box_too() -> None:
+    learner, task = make(radius=0.1), blobs([0, 1])
+    learner.begin_task(task)
+    (batch,) = task.batches(80)
+    learner.observe(batch)  # the first step of any: it moves the centres
+    learner.end_task(task)
+    assert all((r > 0).all() for _, r in learner.radius.items())
+
+
 def test_rows_of_weight_zero_change_neither_centres_nor_radii() -> None:
     task = blobs([0, 1])
     wrong = TaskData(torch.cat([task.x, task.x]), torch.cat([task.y, 1 - task.y]), torch.ones(160))

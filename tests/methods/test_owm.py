@@ -146,3 +146,14 @@ def test_a_batch_of_weight_zero_changes_nothing():
     before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
     assert float(learner.observe(Batch(task.x, task.y, torch.zeros(len(task)), 0, 1, 0))) == 0
     assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
+
+
+def test_the_released_rules_are_those_of_the_authors_code():
+    """Start and end of every layer's α."""
+
+    def course(rules):
+        return [[float(rule(torch.ones(1, 1, 1), progress, 1)) for progress in (0.0, 1.0)] for rule in rules.alphas]
+
+    assert course(RELEASED_MLP) == [pytest.approx(ends) for ends in ([0.9, 0.0009], [1.0, 0.1], [0.6, 0.6])]
+    ends = [[1.0, 1e-5]] * 3 + [[1.0, 1e-4], [1.0, 0.01], [1.0, 0.1]]
+    assert course(RELEASED_CNN) == [pytest.approx(each) for each in ends]

@@ -111,6 +111,21 @@ def test_before_anything_varies_the_nearest_mean_wins() -> None:
     assert learner.logits(task.x).argmax(1).tolist() == [0, 1]
 
 
+def test_scores_in_the_middle_of_a_task_are_those_of_all_that_was_observed() -> None:
+    task = blobs([0, 1, 2], [10, 10, 10])
+    learner, other = make(), make()
+    for each in (learner, other):
+        each.begin_task(task)
+    first, second = task.batches(15)
+    learner.observe(first)
+    before = learner.logits(task.x)
+    learner.observe(second)
+    for batch in (first, second):
+        other.observe(batch)
+    assert not torch.equal(learner.logits(task.x), before)
+    assert torch.equal(learner.logits(task.x), other.logits(task.x))
+
+
 def test_another_shrinkage_gives_other_scores_of_the_same_sums() -> None:
     task = blobs([0, 1], [30, 30])
     learner, other = make(), make(shrinkage=0.5)

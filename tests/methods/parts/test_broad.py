@@ -124,3 +124,11 @@ def test_random_weights_have_the_distributions_of_the_papers_code() -> None:
         assert 0.8 < float(uniform.max()) <= 1
     assert float(features.weight.mean()) == pytest.approx(0, abs=0.02)
     assert float(features.weight.std()) == pytest.approx(3**-0.5, abs=0.02)
+
+
+def test_a_mixture_that_is_never_positive_is_not_turned_round() -> None:
+    features = broad()
+    features.mixing.copy_(-features.mixing.abs())
+    features.fit(X)
+    assert float(features.largest) > 0
+    assert features(X).isfinite().all()

@@ -44,3 +44,9 @@ def test_groups_keep_their_own_rates_and_what_has_no_gradient_stays():
     resting.grad = torch.ones(2)  # left over from somewhere else
     descend(optimizer, {first: torch.ones(2), second: torch.ones(2)}, clip=10.0)
     assert (first.tolist(), second.tolist(), resting.tolist()) == (pytest.approx([-0.1] * 2), [-1.0] * 2, [0.0] * 2)
+
+
+def test_a_step_without_gradients_moves_nothing():
+    weight = nn.Parameter(torch.ones(3))
+    descend(sgd([weight], lr=0.5, momentum=0.9), {}, clip=1.0, unit=2.0)
+    assert torch.equal(weight, torch.ones(3))

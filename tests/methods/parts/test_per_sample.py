@@ -62,6 +62,18 @@ class Tokens(nn.Module):
         return self.out(torch.tanh(self.a(x.reshape(-1, 3, 2))).mean(1))  # type: ignore[no-any-return]
 
 
+class ForNothing(nn.Module):
+    """Calls a layer and does not use what it says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.a(x)
+        return self.out(x)  # type: ignore[no-any-return]
+
+
 def frozen_below() -> nn.Module:
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     net[0].requires_grad_(False)
@@ -87,6 +99,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "behind its back": (Behind, (6,), False),
     "overwriting": (Overwriting, (6,), False),
     "tokens": (Tokens, (6,), False),
+    "for nothing": (ForNothing, (6,), False),
 }
 
 
@@ -102,7 +115,9 @@ def by_loop(net: nn.Module, x: Tensor, y: Tensor, power: int, weight: Tensor | N
     sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
     for i in range(len(x)):
         loss = -F.log_softmax(net(x[i : i + 1]), 1)[0, y[i]]
-        for name, g in zip(sums, torch.autograd.grad(loss, list(parameters.values())), strict=True):
+        for name, g in zip(
+            sums, torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True), strict=True
+        ):
             sums[name] += (1.0 if weight is None else float(weight[i])) * g.abs() ** power
     return sums
 
@@ -120,6 +135,18 @@ def test_sums_are_those_of_a_loop_over_samples(name: str, power: int, weighted: 
     expected = by_loop(net, x, y, power, weight)
     assert found.keys() == expected.keys()
     for parameter, value in expected.items():
+        torch.testing.assert_close(found[parameter], value, rtol=1e-6, atol=1e-12)
+
+
+def test_a_net_that_is_sure_of_its_answers_is_looked_through_all_the_same() -> None:
+    """For its own answers all gradients would vanish, and any two ways to compute them would agree."""
+    net, x, _ = made("behind its back")
+    net.out.weight.data.mul_(1e5)  # type: ignore[operator, union-attr]
+    y = net(x).argmin(1)
+    per_sample = PerSample(net, (6,), cross_entropies, power=2)
+    found = per_sample.sums(x, lambda _: y)
+    assert per_sample.quick is False
+    for parameter, value in by_loop(net, x, y, 2).items():
         torch.testing.assert_close(found[parameter], value, rtol=1e-6, atol=1e-12)
 
 
