@@ -46,10 +46,20 @@ ROOT = Path(__file__).parents[1]
 CACHE = ROOT / "build" / "mutation"
 EQUIVALENT = Path(__file__).with_name("mutation_equivalent.toml")
 #: What is mutated: the mathematics, the methods, the sums and the store.
-MODULES = ("math", "methods", "store", "statistics.py", "model.py", "additive.py", "labels.py", "migrations.py")
+MODULES = (
+    "math",
+    "methods",
+    "store",
+    "statistics.py",
+    "model.py",
+    "additive.py",
+    "labels.py",
+    "lessons.py",
+    "migrations.py",
+)
 #: Where tests are looked for, and files beside them that start many processes, need minutes, or test other rooms.
 TESTS = ("math/**/test_*.py", "methods/**/test_*.py", "store/**/test_*.py", "test_*.py")
-LEFT_OUT = {"crash", "faults", "fuzz", "house", "mutation", "sklearn", "state_machine", "tutorial"}
+LEFT_OUT = {"crash", "faults", "fuzz", "house", "locks", "mutation", "sklearn", "state_machine", "tutorial"}
 #: Seconds of tests, as measured without a mutation, that a mutant has to pass at most.
 BUDGET = 60.0
 #: A mutant may take this many times longer than its tests do without it, and `GRACE` seconds more; then it counts as caught.

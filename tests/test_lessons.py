@@ -57,6 +57,29 @@ def test_a_lesson_of_nine_rows_leaves_no_id_and_one_of_ten_does() -> None:
         assert lesson.learned.shared(lesson.forgotten) == 0
 
 
+def test_a_lesson_is_forgotten_once_unless_it_is_learned_again() -> None:
+    part = rows(np.arange(20.0).reshape(10, 2), ["a"] * 10)
+
+    def lesson(before: Lessons) -> Lesson:
+        made = Lesson(before)
+        made.add(part, row_digests(part))
+        return made
+
+    learned = lesson(Lessons()).learned
+    lesson(learned).check_once()
+    gone = lesson(learned).forgotten
+    assert gone.learned == ()
+    with pytest.raises(ValueError, match=r"were forgotten before.*allow_duplicates=True"):
+        lesson(gone).check_once()
+    assert lesson(gone).learned == learned
+    assert Lessons().merged(gone) == Lessons()  # what another model forgot may have been learned here
+    double = Lesson(Lessons())
+    for _ in range(2):
+        double.add(part, row_digests(part))
+    with pytest.raises(ValueError, match="are all passed more than once"):
+        double.check_once()
+
+
 def test_a_digest_is_of_the_numbers_and_the_weight() -> None:
     x = np.array([[0.0, 1.0], [2.0, 3.0]])
     plain = row_digests(rows(x, ["a", "b"]))

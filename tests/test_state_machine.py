@@ -237,7 +237,7 @@ class Machine(RuleBasedStateMachine):
 
     @property
     def attributes(self) -> list[str]:
-        return sorted({*vars(self.clf)} - {"_unsaved"})  # checkpoints, which go when a model is saved
+        return sorted({*vars(self.clf)} - {"_unsaved", "_seen"})  # checkpoints and files, noted when a model is saved
 
     def refused(self, call: Callable[[], Any], *errors: type[Exception]) -> None:
         before = self.state()
@@ -371,7 +371,9 @@ class Machine(RuleBasedStateMachine):
         function, before = function and self.begun, self.state()
 
         def call() -> CLDNetClassifier:
-            return merge([*sums, self.clf, *models]) if function else self.clf.merge(parts)
+            if function:
+                return merge([*sums, self.clf, *models], allow_duplicates=True)
+            return self.clf.merge(parts, allow_duplicates=True)
 
         if len(total.reserved) > CAPACITY:
             self.refused(call)
@@ -603,5 +605,5 @@ def test_what_rounding_left_of_rows_forgotten_before_does_not_keep_others_from_b
 def test_a_model_that_has_forgotten_all_its_words_can_be_merged_with_one_that_has_some() -> None:
     empty, full = (CLDNetClassifier(backbone=SHARED, alpha=ALPHA).fit(POOL[:2], ["cat", "dog"]) for _ in range(2))
     empty.forget_class("cat").forget_class("dog")
-    assert full.merge([empty]).classes_.tolist() == ["cat", "dog"]
+    assert full.merge([empty], allow_duplicates=True).classes_.tolist() == ["cat", "dog"]
     assert full.statistics().rows == 4

@@ -233,7 +233,7 @@ BAD_CALLS: dict[str, tuple[Callable[[CLDNetClassifier], Any], str]] = {
     "a label never learned": (lambda clf: clf.forget(X, Y + 1), "There is no class 3: 0, 1, 2 are known"),
     "labels of another type": (lambda clf: clf.forget(X, Y.astype(str)), "Labels of type str cannot follow"),
     "rows never learned": (lambda clf: clf.forget(X[Y == 0] + 1, Y[Y == 0]), "not among those learned"),
-    "rows twice": (lambda clf: clf.forget(np.vstack([X, X]), [*Y, *Y]), "not among those learned"),
+    "rows twice": (lambda clf: clf.forget(np.vstack([X, X]), [*Y, *Y]), "are all passed more than once"),
     "swapped labels": (lambda clf: clf.forget(X, (Y + 1) % 3), "not among those learned"),
     "too much weight": (lambda clf: clf.forget(X[:1], Y[:1], [20.0]), "not among those learned"),
     "NaN": (lambda clf: clf.forget(np.full((1, 4), np.nan), [0]), "contains NaN"),
@@ -255,10 +255,10 @@ BAD_CALLS: dict[str, tuple[Callable[[CLDNetClassifier], Any], str]] = {
             lambda X, y: (X[:10], (y[:10] + 1) % 10),
             "features lie between 0 and 127, and the mean of class .* would not",
         ),
-        (lambda X, y: (np.vstack([X[:100]] * 2), np.tile(y[:100], 2)), "features lie between 0 and 127"),
+        (lambda X, y: (np.vstack([X[:100], X[:99]]), [*y[:100], *y[:99]]), "features lie between 0 and 127"),
         (lambda X, y: (16 - X[:10], y[:10]), "features lie between 0 and 127"),
         (lambda X, y: (0.9 * X[:5], y[:5]), "scatter within classes would no longer be positive semi-definite"),
-        (lambda X, y: (np.vstack([X] * 2), np.tile(y, 2)), "class .* would be left with a negative number of rows"),
+        (lambda X, y: (np.vstack([X, X[1:]]), [*y, *y[1:]]), "class .* would be left with a negative number of rows"),
         (
             lambda X, y: (X[y != 3][: np.sum(y == 3)], np.full(np.sum(y == 3), 3)),
             "class 3 would be left with no rows, but",
@@ -298,6 +298,20 @@ def test_rows_that_the_remaining_model_cannot_have_missed_are_refused() -> None:
         clf.forget(1.8 * outlier, [0])
     learned = make(backbone=shared).fit(np.vstack([X, outlier]), [*y, 0]).forget(outlier, [0])
     assert_same_sums(learned, clf)  # an outlier that was learned can be forgotten
+
+
+def test_rows_are_forgotten_once_unless_they_were_learned_twice(tmp_path: Path) -> None:
+    X, y = rows(0, 1, 2, count=300)  # so many that sums cannot tell
+    clf = make().fit(X, y).forget(X[:12], y[:12])
+    clf.save(tmp_path / "model")
+    for model in (clf, CLDNetClassifier.load(tmp_path / "model")):
+        order = np.random.default_rng(0).permutation(12)
+        stays_as_it_was(model, partial(model.forget, X[order], y[order]), "were forgotten before", ValueError)
+    both = np.vstack([X[20:40]] * 2), np.tile(y[20:40], 2)
+    stays_as_it_was(clf, lambda: clf.forget(*both), "are all passed more than once", ValueError)
+    twice = make().fit(X, y).partial_fit(X, y).forget(*both, allow_duplicates=True)
+    twice.forget(X[:12], y[:12]).forget(X[:12], y[:12], allow_duplicates=True)
+    assert twice.statistics().rows == 2 * 900 - 2 * 20 - 2 * 12
 
 
 def test_mislabelled_rows_can_be_forgotten() -> None:

@@ -41,7 +41,7 @@ class Additive(Answers, ABC):
     _session: Session | None = None  # of the class, so that __init__ stores its arguments and nothing else
     _lesson: Lesson | None = None
 
-    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def forget(self, X: Any, y: Any, sample_weight: Any = None, *, allow_duplicates: bool = False) -> Self:
         """Take rows out again, exactly: given the map, what is left equals a model that never saw them.
 
         Pass the rows exactly as they were learned, with the same labels and weights, since the model kept none of them.
@@ -54,6 +54,13 @@ class Additive(Answers, ABC):
         ``backbone`` was a fitted map): the map's few statistics (scales, whitening, filters) keep their trace. To leave
         none, fit a map on other data and give it as ``backbone``. What a model remembers of the inputs that it was begun with
         (their shape, their columns' names, their largest value) stays, too.
+
+        Parameters
+        ----------
+        X, y, sample_weight : array-like
+            The rows, labels and weights, as `partial_fit` took them.
+        allow_duplicates : bool
+            Forget the same ten rows or more once again, or rows that are all passed twice: they were learned as often.
 
         Examples
         --------
@@ -74,7 +81,7 @@ class Additive(Answers, ABC):
         traced = sorted(model.fitted_on.intersection(rows.y.tolist()))
         with self._computing():
             work = self._copied(model)
-            work = work.forget(rows, self._lesson or Lesson(work.lessons))
+            work = work.forget(rows, self._lesson or Lesson(work.lessons), allow_duplicates)
         if traced:  # before the swap: who makes an error of the warning keeps the model as it was
             warnings.warn(
                 f"The feature map was fitted when labels {traced[:6]} came, perhaps on some of these rows: they are gone from "

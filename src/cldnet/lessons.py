@@ -58,7 +58,7 @@ def row_digests(rows: Rows) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Lessons:
-    """Ids of the lessons that a model learned last, oldest first.
+    """Ids of the lessons that a model learned or forgot last, oldest first. Those that it forgot have their last bit set.
 
     Examples
     --------
@@ -77,13 +77,18 @@ class Lessons:
         """Drop the id of a lesson that was forgotten as a whole."""
         return Lessons(tuple(known for known in self.ids if known != one))
 
+    @property
+    def learned(self) -> tuple[bytes, ...]:
+        """The ids of lessons that are not forgotten."""
+        return tuple(one for one in self.ids if one != _forgotten(one))
+
     def merged(self, other: Lessons) -> Lessons:
-        """Add the lessons of another model."""
-        return self.added(*other.ids)
+        """Add the lessons of another model; what that one forgot may have been learned here."""
+        return self.added(*other.learned)
 
     def shared(self, other: Lessons) -> int:
         """Number of lessons that both have learned, as far as they are remembered."""
-        return len({*self.ids} & {*other.ids})
+        return len({*self.learned} & {*other.learned})
 
     def to_tensor(self) -> Tensor:
         """Write the ids as a table of fixed size."""
@@ -118,7 +123,7 @@ class Lesson:
 
     before: Lessons
     _total: int = 0
-    _rows: int = 0
+    _rows: Counter[bytes] = field(default_factory=Counter)
 
     def add(self, rows: Rows, digests: Sequence[bytes]) -> None:
         """Add the rows of one call, those without weight left out."""
@@ -127,21 +132,34 @@ class Lesson:
                 labelled = digest + f"{type(label).__name__} {label}".encode("utf-8", "surrogatepass")
                 one = hashlib.blake2b(labelled, digest_size=DIGEST_BYTES).digest()
                 self._total = (self._total + int.from_bytes(one, "little")) % (1 << 8 * DIGEST_BYTES)
-                self._rows += 1
+                self._rows[one] += 1
 
     @property
     def _id(self) -> bytes | None:
-        return self._total.to_bytes(DIGEST_BYTES, "little") if self._rows >= _LEAST_ROWS else None
+        whole = self._total.to_bytes(DIGEST_BYTES, "little")
+        return bytes([*whole[:-1], whole[-1] & 0x7F]) if self._rows.total() >= _LEAST_ROWS else None
 
     @property
     def learned(self) -> Lessons:
         """The lessons known after this one was learned."""
-        return self.before if self._id is None else self.before.added(self._id)
+        return self.before if self._id is None else self.before.removed(_forgotten(self._id)).added(self._id)
 
     @property
     def forgotten(self) -> Lessons:
         """The lessons known after this one was forgotten."""
-        return self.before if self._id is None else self.before.removed(self._id)
+        return self.before if self._id is None else self.before.removed(self._id).added(_forgotten(self._id))
+
+    def check_once(self) -> None:
+        """Refuse to forget a lesson for the second time, or one in which every row stands twice."""
+        if self._id is None:
+            return
+        again = _forgotten(self._id) in self.before.ids and "were forgotten before"
+        twice = min(self._rows.values()) > 1 and "are all passed more than once"
+        if again or twice:
+            raise ValueError(
+                f"These rows {again or twice}. Nothing was forgotten. Pass each row once, or pass allow_duplicates=True "
+                "(--allow-duplicates) if they were learned as often."
+            )
 
 
 @dataclass(frozen=True)
@@ -295,6 +313,10 @@ def read_lessons(
     if said is None:
         return lessons, None
     return lessons, Receipts.from_tensor(tensors["receipts"], said, labels.to_json()["labels"])
+
+
+def _forgotten(one: bytes) -> bytes:
+    return bytes([*one[:-1], one[-1] | 0x80])
 
 
 def _counting(rows: Rows) -> list[bool]:

@@ -187,9 +187,12 @@ class Model:
         """Bound of Eq. 3 that the class vectors were made for."""
         return self.learner.config.gamma if isinstance(self.learner, CLDNet) else 0.0
 
-    def forget(self, rows: Rows, lesson: Lesson) -> Model:
+    def forget(self, rows: Rows, lesson: Lesson, allow_duplicates: bool = False) -> Model:
         """Subtract rows. A class without any weight left leaves the labels; its row stays reserved."""
         numbers, digests = self.labels.known_rows(rows.y), row_digests(rows)
+        lesson.add(rows, digests)
+        if self.receipts is None and not allow_duplicates:
+            lesson.check_once()
         receipts = None if self.receipts is None else self.receipts.forgotten(rows, digests)
         self._check_weights(rows, numbers)
         # Receipts are proof: how likely the rows are need not be asked. Files of the first versions did not count examples.
@@ -200,7 +203,6 @@ class Model:
         for label, row in dict(zip(rows.y.tolist(), numbers.tolist(), strict=True)).items():
             if weights[row] == 0:
                 self.labels.retire(label)
-        lesson.add(rows, digests)
         return replace(self, receipts=receipts, lessons=lesson.forgotten)
 
     def _check_weights(self, rows: Rows, numbers: NDArray[np.int64]) -> None:
@@ -210,7 +212,7 @@ class Model:
         """
         if rows.weight is None:
             return
-        others = rows.weight != 1.0
+        others = (rows.weight != 1.0) & (rows.weight > 0)
         for label, row in dict(zip(rows.y[others].tolist(), numbers[others].tolist(), strict=True)).items():
             sums, weight = self.exact.class_sums[row], float(self.exact.class_weights[row])
             if self.labels.counts[label] == weight and bool((sums == sums.round()).all()):

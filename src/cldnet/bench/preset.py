@@ -68,16 +68,11 @@ def load_presets(name: str, folder: Path | None = None) -> dict[str, Any]:
     >>> load_presets("split-digits")["common"], "cldnet" in load_presets("split-digits")["methods"]
     ({'epochs': 10, 'batch_size': 16}, True)
     """
-    return copy.deepcopy(_read(name, folder))
-
-
-def _read(name: str, folder: Path | None) -> dict[str, Any]:
-    """Read a file as `load_presets` does, without a copy: nobody may change what this returns."""
     path: Traversable = (files("cldnet.bench") / "presets" if folder is None else folder) / f"{name}.toml"
     if not path.is_file():
         return {}
     try:
-        presets = _parsed(path.read_text("utf-8"))
+        presets = copy.deepcopy(_parsed(path.read_text("utf-8")))
     except ValueError as error:  # not TOML, or not UTF-8
         raise ValueError(f"{path} cannot be read as TOML: {error}.") from error
     _check(path, "", presets, dict.fromkeys(("common", "methods"), _TABLE))
@@ -111,12 +106,12 @@ def common_settings(name: str, folder: Path | None = None) -> dict[str, Any]:
     {'epochs': 10, 'batch_size': 16}
     """
     last_first = reversed([presets.get("common", {}) for presets in _places(name, folder)])
-    return copy.deepcopy({key: value for common in last_first for key, value in common.items()})
+    return {key: value for common in last_first for key, value in common.items()}
 
 
 def _places(name: str, folder: Path | None) -> list[dict[str, Any]]:
     """All preset files of one name, the first one first."""
-    return [_read(name, place) for place in dict.fromkeys((folder, None))]
+    return [load_presets(name, place) for place in dict.fromkeys((folder, None))]
 
 
 def preset(stream: str, method: str, seed: int, threads: int | None = None, folder: Path | None = None) -> RunSpec:
@@ -143,7 +138,7 @@ def preset(stream: str, method: str, seed: int, threads: int | None = None, fold
     tables = (presets.get("methods", {}) for presets in _places(name, folder))
     special: Mapping[str, Any] = next((table[method] for table in tables if method in table), {})
     settings = {**for_method(method, common_settings(name, folder)), **special}
-    chosen = copy.deepcopy({key: value for key, value in settings.items() if key in SETTINGS})
+    chosen = {key: value for key, value in settings.items() if key in SETTINGS}
     return RunSpec(method=method, seed=seed, threads=threads, **chosen)
 
 

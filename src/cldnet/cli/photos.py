@@ -109,7 +109,14 @@ def predict_command(
         raise typer.Exit(1)
 
 
-def forget_command(model: _Model, folder: _Folder, wait: Wait = True) -> None:
+def forget_command(
+    model: _Model,
+    folder: _Folder,
+    allow_duplicates: Annotated[
+        bool, typer.Option("--allow-duplicates", help="Forget photos once again that were learned more than once.")
+    ] = False,
+    wait: Wait = True,
+) -> None:
     """Take photos out of a model again, as if it had never seen them. A class of which none is left is known no more."""
     chosen, taken = photos_to_learn(folder), 0
     with changing(model, wait):
@@ -117,7 +124,7 @@ def forget_command(model: _Model, folder: _Folder, wait: Wait = True) -> None:
         with warnings.catch_warnings(record=True) as caught, clf._as_one_lesson():
             warnings.simplefilter("always")
             for x, _, y in portions(clf, chosen, "forgetting"):
-                clf.forget(x, y)
+                clf.forget(x, y, allow_duplicates=allow_duplicates)
                 taken += len(y)
         clf.save(model)
     for message in dict.fromkeys(str(warning.message) for warning in caught):

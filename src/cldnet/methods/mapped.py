@@ -24,7 +24,7 @@ __all__ = ["BLOCK", "MappedLearner"]
 
 #: Rows whose products are added up in the features' own type before float64 takes over.
 BLOCK = 1024
-#: What the weights of a model add up to at least, as many rows; below this share of its rows, estimates begin to fail.
+#: What the weights of a model should add up to, in rows and as a share of its rows: below that, estimates begin to fail.
 _LEAST_WEIGHT = 2.0
 _LEAST_SHARE = 0.25
 _log = logging.getLogger("cldnet")
@@ -94,16 +94,15 @@ class MappedLearner(Learner, ABC):
         super().begin_task(task)
 
     def _check_weights(self, weight: Tensor) -> None:
-        """Refuse weights that add up to hardly a row: what a class looks like is estimated as if from that many rows."""
+        """Warn of weights that add up to few rows: what a class looks like is estimated as if from that many rows."""
         rows, total = int((weight > 0).sum()), float(self.class_weights.sum() + weight.sum())
-        what = (
-            f"The weights add up to {total:.3g} for {rows} rows. A weight counts as that many rows, so they should be about 1 "
-            "on average: give sample_weight / sample_weight.mean()."
-        )
-        if total < min(rows, _LEAST_WEIGHT):
-            raise ValueError(what)
-        if total < _LEAST_SHARE * rows:
-            _log.warning("%s The model may answer no better than by chance.", what)
+        if total < max(_LEAST_SHARE * rows, min(rows, _LEAST_WEIGHT)):
+            _log.warning(
+                "The weights add up to %.3g for %d rows. A weight counts as that many rows, so the model may answer no better "
+                "than by chance: give sample_weight / sample_weight.mean().",
+                total,
+                rows,
+            )
 
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if nobody has fitted it before."""

@@ -23,9 +23,12 @@ def drawn(count: int, seed: int) -> tuple[Tensor, Tensor]:
     return h, torch.randint(0, CLASSES, (count,), generator=source)
 
 
-def summed(h: Tensor, y: Tensor, kind: type[FullMoments | DiagonalMoments] = FullMoments) -> Summed:
-    second, members = kind(h.shape[1]), F.one_hot(y, max(CLASSES, 10 if h.shape[1] > WIDTH else 0)).double()
-    second.add(h)
+def summed(
+    h: Tensor, y: Tensor, weight: Tensor | None = None, kind: type[FullMoments | DiagonalMoments] = FullMoments
+) -> Summed:
+    second, classes = kind(h.shape[1]), CLASSES if h.shape[1] == WIDTH else 10
+    members = F.one_hot(y, classes) * (torch.ones(len(y)).double() if weight is None else weight)[:, None]
+    second.add(h, weight)
     return Summed(second, members.T @ h, members.sum(0))
 
 
@@ -37,6 +40,24 @@ def test_rows_that_were_learned_can_always_be_subtracted(count: int, seed: int, 
     left, never = without(summed(h, y), summed(h[gone], y[gone]), (0, 127)), summed(h[~gone], y[~gone])
     assert torch.equal(left.second.dense(), never.second.dense())  # type: ignore[operator]
     assert torch.equal(left.class_sums, never.class_sums)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 40), st.integers(0, 999))
+def test_rounding_of_weights_leaves_no_trace_of_a_class_that_is_gone(count: int, seed: int) -> None:
+    h, y = drawn(40, seed)
+    weight = torch.rand(40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(seed))
+    gone, kept = order[:count], order[count:]
+    left, never = (
+        without(summed(h, y, weight), summed(h[gone], y[gone], weight[gone])),
+        summed(h[kept], y[kept], weight[kept]),
+    )
+    torch.testing.assert_close(left.second.dense(), never.second.dense(), rtol=1e-9, atol=1e-8)  # type: ignore[operator]
+    torch.testing.assert_close(left.class_sums, never.class_sums, rtol=1e-9, atol=1e-8)
+    empty = torch.bincount(y[kept], minlength=CLASSES) == 0
+    assert not left.class_sums[empty].any()
+    assert not left.class_weights[empty].any()
 
 
 @settings(deadline=None, max_examples=40)
@@ -76,8 +97,8 @@ def test_more_variance_than_there_is_cannot_be_subtracted(kind: type[FullMoments
     foreign = h[:1].clone()
     foreign[0, 0] += 1
     with pytest.raises(ValueError, match="scatter"):
-        without(summed(h, y, kind), summed(foreign, y[:1], kind))
-    without(summed(h, y, kind), summed(h[:1], y[:1], kind))
+        without(summed(h, y, kind=kind), summed(foreign, y[:1], kind=kind))
+    without(summed(h, y, kind=kind), summed(h[:1], y[:1], kind=kind))
 
 
 def test_a_class_mean_has_to_stay_within_the_limits_and_the_class_is_named() -> None:

@@ -63,14 +63,14 @@ def without(
     >>> def summed(*rows: float) -> Summed:
     ...     second = FullMoments(1)
     ...     second.add(torch.tensor(rows, dtype=torch.float64)[:, None])
-    ...     return Summed(second, torch.tensor([[sum(rows)]]), torch.tensor([float(len(rows))]))
+    ...     return Summed(second, torch.tensor([[sum(rows)]]).double(), torch.tensor([len(rows)]).double())
     >>> left = without(summed(1.0, 2.0), summed(2.0))
     >>> left.second.energy, left.class_sums, left.class_weights
-    (1.0, tensor([[1.]]), tensor([1.]))
+    (1.0, tensor([[1.]], dtype=torch.float64), tensor([1.], dtype=torch.float64))
     >>> without(summed(1.0, 2.0), summed(3.0), names=["cat"])
     Traceback (most recent call last):
     ...
-    ValueError: These rows are not among those learned, ... the scatter within classes would no longer be positive ...
+    ValueError: These rows were not among those learned, ... the scatter within classes would no longer be positive ...
     """
     sums, weights = known.class_sums - taken.class_sums, known.class_weights - taken.class_weights
     slack = ROUNDING * known.class_weights
@@ -154,9 +154,9 @@ def not_learned(reason: str) -> ValueError:
     Examples
     --------
     >>> not_learned("class 'cat' would be left with a negative number of rows")
-    ValueError("These rows are not among those learned, or not with these labels and weights: class 'cat' would be left ...
+    ValueError("These rows were not among those learned, or not with these labels and weights: class 'cat' would be left ...
     """
     return ValueError(
-        f"These rows are not among those learned, or not with these labels and weights: {reason}. Nothing was forgotten. Pass "
+        f"These rows were not among those learned, or not with these labels and weights: {reason}. Nothing was forgotten. Pass "
         "rows exactly as they were learned, and each only once."
     )
