@@ -66,18 +66,16 @@ def test_a_lesson_is_forgotten_once_unless_it_is_learned_again() -> None:
         return made
 
     learned = lesson(Lessons()).learned
-    lesson(learned).check_once()
+    lesson(learned).check_once(part, row_digests(part))
     gone = lesson(learned).forgotten
     assert gone.learned == ()
     with pytest.raises(ValueError, match=r"were forgotten before.*allow_duplicates=True"):
-        lesson(gone).check_once()
+        lesson(gone).check_once(part, row_digests(part))
     assert lesson(gone).learned == learned
     assert Lessons().merged(gone) == Lessons()  # what another model forgot may have been learned here
-    double = Lesson(Lessons())
-    for _ in range(2):
-        double.add(part, row_digests(part))
+    part = rows(np.tile(np.arange(10.0).reshape(5, 2), (2, 1)), ["a"] * 10)
     with pytest.raises(ValueError, match="are all passed more than once"):
-        double.check_once()
+        lesson(Lessons()).check_once(part, row_digests(part))
 
 
 def test_a_digest_is_of_the_numbers_and_the_weight() -> None:

@@ -123,7 +123,7 @@ class Lesson:
 
     before: Lessons
     _total: int = 0
-    _rows: Counter[bytes] = field(default_factory=Counter)
+    _rows: int = 0
 
     def add(self, rows: Rows, digests: Sequence[bytes]) -> None:
         """Add the rows of one call, those without weight left out."""
@@ -132,12 +132,12 @@ class Lesson:
                 labelled = digest + f"{type(label).__name__} {label}".encode("utf-8", "surrogatepass")
                 one = hashlib.blake2b(labelled, digest_size=DIGEST_BYTES).digest()
                 self._total = (self._total + int.from_bytes(one, "little")) % (1 << 8 * DIGEST_BYTES)
-                self._rows[one] += 1
+                self._rows += 1
 
     @property
     def _id(self) -> bytes | None:
         whole = self._total.to_bytes(DIGEST_BYTES, "little")
-        return bytes([*whole[:-1], whole[-1] & 0x7F]) if self._rows.total() >= _LEAST_ROWS else None
+        return bytes([*whole[:-1], whole[-1] & 0x7F]) if self._rows >= _LEAST_ROWS else None
 
     @property
     def learned(self) -> Lessons:
@@ -149,12 +149,14 @@ class Lesson:
         """The lessons known after this one was forgotten."""
         return self.before if self._id is None else self.before.removed(self._id).added(_forgotten(self._id))
 
-    def check_once(self) -> None:
-        """Refuse to forget a lesson for the second time, or one in which every row stands twice."""
+    def check_once(self, rows: Rows, digests: Sequence[bytes]) -> None:
+        """Refuse to forget a lesson for the second time, or a call in which every row stands twice."""
         if self._id is None:
             return
         again = _forgotten(self._id) in self.before.ids and "were forgotten before"
-        twice = min(self._rows.values()) > 1 and "are all passed more than once"
+        twice = (
+            min(Counter(zip(rows.y.tolist(), digests, strict=True)).values()) > 1 and "are all passed more than once"
+        )
         if again or twice:
             raise ValueError(
                 f"These rows {again or twice}. Nothing was forgotten. Pass each row once, or pass allow_duplicates=True "

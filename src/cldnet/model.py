@@ -192,7 +192,7 @@ class Model:
         numbers, digests = self.labels.known_rows(rows.y), row_digests(rows)
         lesson.add(rows, digests)
         if self.receipts is None and not allow_duplicates:
-            lesson.check_once()
+            lesson.check_once(rows, digests)
         receipts = None if self.receipts is None else self.receipts.forgotten(rows, digests)
         self._check_weights(rows, numbers)
         # Receipts are proof: how likely the rows are need not be asked. Files of the first versions did not count examples.
