@@ -24,8 +24,8 @@ _FACTOR_ROUNDING = 1e-12
 #: Ridge penalty of the two models that `check_predictions` compares, as a share of the mean square of a feature.
 _PENALTY = 1e-6
 #: Rows that were learned stayed below 9, outliers and wrong or random labels among them, from one row to three quarters of all.
-#: Rows that were not learned reach this before they do harm: 10 cost a point of accuracy, 33 cost six.
-_MOST_SURPRISE = 20.0
+#: Rows that were not learned reach this before they do harm: from 10 on they cost points of accuracy.
+_MOST_SURPRISE = 10.0
 #: Rows that were learned had labels with a mean score of -0.02 or more, three standard errors added, whatever the labels. Rows
 #: that are forgotten with labels they never had go down to -0.3.
 _LEAST_SCORE = -0.1
