@@ -178,37 +178,35 @@ class Receipts:
     (2, 0)
     """
 
-    books: Mapping[bytes, Mapping[Any, bytes]] = field(default_factory=dict)
+    salts: tuple[bytes, ...]
+    #: Digests one behind the other, by salt and label.
+    digests: Mapping[tuple[bytes, Any], bytes] = field(default_factory=dict)
 
     @classmethod
     def new(cls) -> Receipts:
         """Begin without rows, with a salt that nobody can foresee."""
-        return cls({secrets.token_bytes(DIGEST_BYTES): {}})
+        return cls((secrets.token_bytes(DIGEST_BYTES),))
 
     def __len__(self) -> int:
-        return sum(len(digests) for book in self.books.values() for digests in book.values()) // DIGEST_BYTES
+        return sum(map(len, self.digests.values())) // DIGEST_BYTES
 
     def learned(self, rows: Rows, digests: Sequence[bytes]) -> Receipts:
         """Add receipts under the first salt."""
-        (salt, book), *others = self.books.items()
         more: dict[Any, list[bytes]] = {}
         for label, digest, counts in zip(rows.y.tolist(), digests, _counting(rows), strict=True):
             if counts:
-                more.setdefault(label, []).append(_salted(digest, salt))
-        return Receipts({salt: _together([book, {k: b"".join(v) for k, v in more.items()}]), **dict(others)})
+                more.setdefault(label, []).append(_salted(digest, self.salts[0]))
+        return self._with(((self.salts[0], label), b"".join(parts)) for label, parts in more.items())
 
     def forgotten(self, rows: Rows, digests: Sequence[bytes]) -> Receipts:
         """Drop the receipts of rows, or refuse if a row has none: it was not learned, or is forgotten already."""
-        labels, missing = {*rows.y.tolist()}, []
-        held = {
-            (salt, label): Counter(_split(book.get(label, b"")))
-            for salt, book in self.books.items()
-            for label in labels
-        }
+        keys = [(salt, label) for salt in self.salts for label in {*rows.y.tolist()}]
+        left, missing = {key: Counter(_split(self.digests.get(key, b""))) for key in keys}, []
         for place, (label, digest, counts) in enumerate(zip(rows.y.tolist(), digests, _counting(rows), strict=True)):
-            salt = next((salt for salt in self.books if held[salt, label][_salted(digest, salt)] > 0), None)
-            if salt is not None and counts:
-                held[salt, label][_salted(digest, salt)] -= 1
+            salted = {salt: _salted(digest, salt) for salt in self.salts} if counts else {}
+            found = next((salt for salt, one in salted.items() if left[salt, label][one] > 0), None)
+            if found is not None:
+                left[found, label][salted[found]] -= 1
             elif counts:
                 missing.append(place)
         if missing:
@@ -217,47 +215,42 @@ class Receipts:
                 "with these labels and weights, or were forgotten before. Nothing was forgotten. Pass rows exactly as they "
                 "were learned."
             )
-        return Receipts(
-            {
-                salt: {
-                    label: b"".join(held[salt, label].elements()) if label in labels else kept
-                    for label, kept in book.items()
-                }
-                for salt, book in self.books.items()
-            }
-        )
+        return Receipts(self.salts, {**self.digests, **{key: b"".join(left[key].elements()) for key in keys}})
 
     def merged(self, other: Receipts) -> Receipts:
         """Add the receipts of another model."""
-        salts = dict.fromkeys((*self.books, *other.books))
-        return Receipts({salt: _together([self.books.get(salt, {}), other.books.get(salt, {})]) for salt in salts})
+        both = Receipts(tuple(dict.fromkeys((*self.salts, *other.salts))), self.digests)
+        return both._with(other.digests.items())
 
     def joined(self, labels: Iterable[Any], into: Any | None) -> Receipts:
         """Give the receipts of some labels to another one, or drop them if there is none."""
         gone = {*labels}
-        books = {}
-        for salt, book in self.books.items():
-            kept = {label: digests for label, digests in book.items() if label not in gone}
-            moved = b"".join(digests for label, digests in book.items() if label in gone)
-            books[salt] = kept if into is None else _together([kept, {into: moved}])
-        return Receipts(books)
+        kept = {key: digests for key, digests in self.digests.items() if key[1] not in gone}
+        moved = [((salt, into), digests) for (salt, label), digests in self.digests.items() if label in gone]
+        return Receipts(self.salts, kept)._with([] if into is None else moved)
+
+    def _with(self, more: Iterable[tuple[tuple[bytes, Any], bytes]]) -> Receipts:
+        total = dict(self.digests)
+        for key, digests in more:
+            total[key] = total.get(key, b"") + digests
+        return Receipts(self.salts, total)
 
     def to_tensor(self, labels: Sequence[Any]) -> tuple[Tensor, list[dict[str, Any]]]:
         """Write the digests as one table, and say in JSON's types which salt and label each belongs to."""
-        parts = [book.get(label, b"") for book in self.books.values() for label in labels]
-        table = np.frombuffer(b"".join(parts), dtype=np.uint8).reshape(-1, DIGEST_BYTES).copy()
+        parts = [[self.digests.get((salt, label), b"") for label in labels] for salt in self.salts]
+        table = np.frombuffer(b"".join(b"".join(part) for part in parts), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
         said = [
-            {"salt": salt.hex(), "counts": [len(book.get(label, b"")) // DIGEST_BYTES for label in labels]}
-            for salt, book in self.books.items()
+            {"salt": salt.hex(), "counts": [len(digests) // DIGEST_BYTES for digests in part]}
+            for salt, part in zip(self.salts, parts, strict=True)
         ]
-        return torch.from_numpy(table), said
+        return torch.from_numpy(table.copy()), said
 
     @classmethod
     def from_tensor(cls, table: Tensor, said: Any, labels: Sequence[Any]) -> Receipts:
         """Read receipts back, checking them as input from a stranger."""
         try:
             counts = [count for book in said for count in book["counts"]]
-            salts = [bytes.fromhex(book["salt"]) for book in said]
+            salts = tuple(bytes.fromhex(book["salt"]) for book in said)
             sound = (
                 all(type(count) is int and count >= 0 for count in counts)
                 and all(len(book["counts"]) == len(labels) for book in said)
@@ -269,16 +262,9 @@ class Receipts:
             sound = False
         if not sound:
             raise ValueError("its receipts do not fit their labels and salts")
-        content, books, first = table.numpy().tobytes(), {}, 0
-        for salt, book in zip(salts, said, strict=True):
-            kept = {}
-            for label, count in zip(labels, book["counts"], strict=True):
-                last = first + count * DIGEST_BYTES
-                if count:
-                    kept[label] = content[first:last]
-                first = last
-            books[salt] = kept
-        return cls(books)
+        keys = [(salt, label) for salt in salts for label in labels]
+        parts = table.split(counts) if counts else ()
+        return cls(salts, {key: part.numpy().tobytes() for key, part in zip(keys, parts, strict=True)})
 
 
 def merged_receipts(first: Receipts | None, second: Receipts | None) -> Receipts | None:
@@ -332,11 +318,3 @@ def _salted(digest: bytes, salt: bytes) -> bytes:
 
 def _split(digests: bytes) -> list[bytes]:
     return [digests[first : first + DIGEST_BYTES] for first in range(0, len(digests), DIGEST_BYTES)]
-
-
-def _together(books: Iterable[Mapping[Any, bytes]]) -> dict[Any, bytes]:
-    total: dict[Any, bytes] = {}
-    for book in books:
-        for label, digests in book.items():
-            total[label] = total.get(label, b"") + digests
-    return {label: digests for label, digests in total.items() if digests}
