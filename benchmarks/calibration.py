@@ -39,12 +39,12 @@ from torch.nn.functional import cross_entropy, one_hot
 from cldnet.data.streams import stream_by_name
 from cldnet.device import threads
 from cldnet.math.calibration import Calibration, calibrate, known_probability
-from cldnet.math.discriminant import discriminant
-from cldnet.math.left_out import left_out_scores
+from cldnet.math.discriminant import linear_discriminant
+from cldnet.math.leave_one_out import leave_one_out_dense
 from cldnet.math.ridge import ridge
 from cldnet.nets.features import FeatureMap, RandomReLU
 from cldnet.nets.patches import WhitenedPatches
-from cldnet.store import write_atomically
+from cldnet.storage import write_atomically
 from cldnet.version import __version__
 
 REJECT = (0.01, 0.05, 0.1, 0.2)
@@ -159,7 +159,7 @@ def measure(plan: Plan, images: Tensor, labels: NDArray[np.int64]) -> dict[str, 
     calibration = calibrate(choice, moments, weights, rows)
     vectors, targets = embed(scored) @ choice.solution, all_targets[scored]
     others = embed(unknown) @ choice.solution if len(unknown) else vectors[:0]
-    turn, offset = discriminant(left_out_scores(choice, moments, weights, rows))
+    turn, offset = linear_discriminant(leave_one_out_dense(choice, moments, weights, rows))
     scores = vectors @ turn + offset
     figures = {
         "accuracy": float((scores.argmax(1) == targets).double().mean()),

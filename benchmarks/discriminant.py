@@ -24,12 +24,12 @@ from torch.nn.functional import one_hot
 from cldnet.bench.preset import preset
 from cldnet.data.streams import stream_by_name
 from cldnet.device import threads
-from cldnet.math.discriminant import discriminant, separation
-from cldnet.math.left_out import left_out_scores
+from cldnet.math.discriminant import linear_discriminant, separation
+from cldnet.math.leave_one_out import leave_one_out_dense
 from cldnet.math.ridge import ridge
-from cldnet.math.symmetric import add_products_, packed_length, unpack
+from cldnet.math.symmetric import add_to_tile_, packed_length, tiles, unpack
 from cldnet.nets.patches import WhitenedPatches
-from cldnet.store import write_atomically
+from cldnet.storage import write_atomically
 from cldnet.version import __version__
 
 STREAMS = ("split-mnist", "split-fmnist", "split-cifar10", "split-cifar100")
@@ -43,7 +43,8 @@ def sums_of(h: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor,
     sums = torch.zeros(h.shape[1], classes, dtype=torch.float64)
     for block, labels in zip(h.split(1024), y.split(1024), strict=True):
         rows = block.float()
-        add_products_(packed, rows, rows)
+        for tile in tiles(packed, h.shape[1]):
+            add_to_tile_(tile, rows, rows)
         sums += (rows.T @ one_hot(labels, classes).float()).double()
     return unpack(packed, h.shape[1]), sums, torch.bincount(y, minlength=classes).double(), float(len(y))
 
@@ -54,8 +55,8 @@ def judge(sums: tuple[Tensor, Tensor, Tensor, float], h: Tensor, targets: Tensor
     trials: list[dict[str, Any]] = []
     for relative in RELATIVE:
         choice = ridge(gram, moments, counts, rows, relative * float(gram.diagonal().mean()))
-        left_out = left_out_scores(choice, moments, counts, rows)
-        weights, offset = discriminant(left_out)
+        left_out = leave_one_out_dense(choice, moments, counts, rows)
+        weights, offset = linear_discriminant(left_out)
         vectors = torch.cat([block.double() @ choice.solution for block in h.split(1024)])
         own = vectors.gather(1, targets[:, None])[:, 0]
         true_own = torch.stack([own[targets == c].mean() for c in range(len(counts))])

@@ -31,7 +31,7 @@ from cldnet.methods.exact import Exact, ExactConfig
 from cldnet.methods.learner import Setting, TaskData
 from cldnet.methods.mapped import BLOCK
 from cldnet.nets.patches import WhitenedPatches
-from cldnet.store import write_atomically
+from cldnet.storage import write_atomically
 from cldnet.version import __version__
 
 SHAPE = (3, 32, 32)

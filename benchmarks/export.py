@@ -26,7 +26,7 @@ from cldnet import CLDNetClassifier
 from cldnet.bench.machine import machine_text, versions
 from cldnet.export import to_onnx, to_torch
 from cldnet.nets import ExpandedNet
-from cldnet.store import write_atomically
+from cldnet.storage import write_atomically
 
 SIDE, LEARNED = 224, 160
 

@@ -25,9 +25,8 @@ from torch.nn.functional import normalize
 from cldnet.bench.preset import preset
 from cldnet.data.streams import stream_by_name
 from cldnet.device import generator
-from cldnet.nets.patch_parts import normalised, unfolded, whitening
-from cldnet.nets.patches import WhitenedPatches
-from cldnet.store import write_atomically
+from cldnet.nets.patches import WhitenedPatches, normalised, unfolded, whitening
+from cldnet.storage import write_atomically
 
 STREAMS = ("split-mnist", "split-fmnist", "split-cifar10", "split-cifar100")
 LIMIT = 0.99

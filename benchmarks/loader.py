@@ -36,15 +36,14 @@ from PIL import __version__ as pillow_version
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from cldnet.data.augment import Augment
-from cldnet.data.find import load_set
-from cldnet.data.normalise import CONSTANTS
+from cldnet.data.catalog import load_set
+from cldnet.data.transforms import CONSTANTS, Augment
 from cldnet.device import generator
-from cldnet.fit import fit_task
 from cldnet.methods import build_learner
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Setting, TaskData
-from cldnet.nets.scale import InputScale
-from cldnet.store import write_atomically
+from cldnet.nets.features import InputScale
+from cldnet.storage import write_atomically
 from cldnet.version import __version__
 
 BATCH = 128

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from cldnet.methods.parts.layer_projector import LayerProjector
-from cldnet.store import write_atomically
+from cldnet.methods.parts.projection import LayerProjector
+from cldnet.storage import write_atomically
 
 ALPHAS = (1e-3, 1.0, 30.0)
 

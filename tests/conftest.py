@@ -119,7 +119,7 @@ def _benches_start_quickly() -> Iterator[None]:
         yield
         return
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["cldnet.bench.worker", "sklearn.datasets"])
+    server.set_forkserver_preload(["cldnet.bench.workers", "sklearn.datasets"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cldnet.bench.workers.multiprocessing", SimpleNamespace(get_context=lambda kind: server))
         yield

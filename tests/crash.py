@@ -32,7 +32,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-import cldnet.store as store
+import cldnet.storage as store
 from cldnet import CLDNetClassifier
 from cldnet.methods.cldnet import CLDNet
 from cldnet.methods.exact import Exact

@@ -25,17 +25,17 @@ TESTS = (
     "tests/cli/test_help.py",
     "tests/cli/test_models.py",
     "tests/cli/test_show.py",
-    "tests/data/files/test_tables.py",
+    "tests/data/test_tables.py",
     "tests/data/images",
     "tests/data/test_arrays.py",
     "tests/bench/report",
     "tests/bench/test_tune.py",
-    "tests/export/test_onnxfile.py",
+    "tests/export/test_write_onnx.py",
     "tests/nets/test_efficientnet.py",
     "tests/nets/test_scale.py",
     "tests/nets/test_transformer.py",
-    "tests/test_classifier.py",
-    "tests/test_store.py",
+    "tests/estimator/test_classifier.py",
+    "tests/storage/test_model_files.py",
 )
 #: Their set-up needs a newer Pillow: the library only reads such files.
 LEFT_OUT = ("tests/data/images/test_decode.py::test_sixteen_bits_are_scaled_and_not_clipped[pgm]",)

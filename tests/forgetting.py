@@ -88,7 +88,7 @@ def read(name: str, rows: int, tests: int) -> Data:
         order = draw.permutation(len(x))[: rows + tests]
         x, y, test_x, test_y = x[order[:rows]], y[order[:rows]], x[order[rows:]], y[order[rows:]]
     else:
-        from cldnet.data.find import load_set
+        from cldnet.data.catalog import load_set
 
         found = load_set(name, Path(os.environ["CLDNET_DATA"]))
         thin = 4 if name == "cifar-10" else 1  # every fourth number: as many as the others have, and as quick

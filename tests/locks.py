@@ -32,9 +32,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-import cldnet.classifier
-import cldnet.data.images.photos
-import cldnet.nets.expanded  # noqa: F401  (what commands import when they run)
+import cldnet.data.images.decode
+import cldnet.estimator.classifier
+import cldnet.nets.frozen  # noqa: F401  (what commands import when they run)
 from cldnet import CLDNetClassifier, FileChangedError, locked
 from cldnet.cli import main as cldnet_command
 from cldnet.nets import RandomReLU

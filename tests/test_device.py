@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from cldnet.device import generator, isolated_rng, resolve_device, resolve_dtype, share_out, tensor_bytes, threads
+from cldnet.device import generator, isolated_rng, resolve_device, resolve_dtype, run_in_threads, tensor_bytes, threads
 
 
 def test_auto_is_a_device_that_is_there() -> None:
@@ -23,7 +23,7 @@ def test_what_is_no_device_is_refused_with_a_sentence(name: Any) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_cuda_on_a_machine_without_it_is_refused_with_a_sentence() -> None:
-    with pytest.raises(ValueError, match="device='cuda' is not a device that this machine and this torch have"):
+    with pytest.raises(ValueError, match="device='cuda' is not a device that this machine and torch support"):
         resolve_device("cuda")
 
 
@@ -129,7 +129,7 @@ def test_work_that_is_shared_out_is_all_done_once_on_one_thread_each(count: int)
     seen: list[int] = []
     numbers: list[int] = []
     with threads(count):
-        share_out(lambda piece: (seen.extend(piece), numbers.append(torch.get_num_threads())), 23, size=4)
+        run_in_threads(lambda piece: (seen.extend(piece), numbers.append(torch.get_num_threads())), 23, size=4)
         assert torch.get_num_threads() == count
     assert sorted(seen) == list(range(23))
     assert set(numbers) == {1}
@@ -140,4 +140,4 @@ def test_a_failure_in_shared_out_work_is_raised_and_the_threads_are_given_back()
         raise ValueError(f"no {piece.start}")
 
     with threads(2), pytest.raises(ValueError, match="no 0"):
-        share_out(fail, 10, size=5)
+        run_in_threads(fail, 10, size=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import json
 import re
@@ -15,16 +16,17 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import cldnet
+from cldnet.bench.formatting import human_bytes, percent
 from cldnet.bench.preset import preset
 from cldnet.bench.results import read_folder
 from cldnet.bench.run import run
 from cldnet.bench.summary import summarise
-from cldnet.bench.wording import human_bytes, percent
 from cldnet.data.streams import split_digits
 
 ROOT = Path(__file__).parents[1]
 #: design.md, "Dependencies", less safetensors: the store reads and writes that format itself, and tests hold it against theirs.
-CORE = {"torch", "numpy", "scikit-learn", "typer", "rich", "filelock"}
+CORE = {"torch", "numpy", "scikit-learn", "typer", "rich", "filelock", "jinja2", "pydantic", "tomlkit"}
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef)
 
 
 def test_the_core_depends_on_nothing_that_the_design_does_not_name() -> None:
@@ -38,9 +40,25 @@ def test_importing_the_package_or_the_command_line_is_light() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
+def test_a_run_needs_scikit_learn_for_arrays_alone() -> None:
+    code = "import sys, cldnet.bench.run; print('sklearn' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+def test_the_package_root_has_four_modules_and_no_name_is_a_riddle() -> None:
+    source = ROOT / "src" / "cldnet"
+    assert {path.name for path in source.glob("*.py")} == {"__init__.py", "device.py", "text.py", "version.py"}
+    retired = r"(^|_)(discreet|days|midway|plausible|few_rows|left_out|apart|chance|crowded)(_|$)"
+    for path in source.rglob("*.py"):
+        defined = [node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, DEFINITIONS)]
+        for name in [path.stem, *defined]:
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+            assert not re.search(retired, words), f"{path}: {name}"
+
+
 def test_public_names_are_read_on_first_use_and_the_garbage_collector_is_left_on() -> None:
     assert set(cldnet.__all__) <= set(dir(cldnet))
-    assert cldnet.CLDNetClassifier.__module__ == "cldnet.classifier"
+    assert cldnet.CLDNetClassifier.__module__ == "cldnet.estimator.classifier"
     assert gc.isenabled()
     with pytest.raises(AttributeError, match="no attribute 'Classifier'"):
         _ = cldnet.Classifier
@@ -112,15 +130,29 @@ def test_the_lock_has_all_direct_dependencies_of_our_commands() -> None:
     needed = [*project["dependencies"]]
     for extra in extras.split():
         needed += project["optional-dependencies"][extra]
-    locked = pins("requirements.lock")
+    locked = pins("requirements/test.lock")
     for requirement in map(Requirement, needed):
         name = canonicalize_name(requirement.name)
         assert name == "torch" or locked[name] in requirement.specifier, f"{requirement}: run `make lock`"
 
 
 def test_the_lock_has_the_versions_that_were_chosen() -> None:
-    chosen = pins("constraints.txt")
-    assert {**pins("requirements.lock"), **chosen} == {**pins("requirements.lock"), "torch": chosen["torch"]}
+    chosen, locked = pins("constraints.txt"), pins("requirements/test.lock")
+    assert {**locked, **chosen} == {**locked, "torch": chosen["torch"]}
+
+
+def test_the_demos_lock_has_the_core_and_plots_and_is_a_part_of_the_tests_lock() -> None:
+    demo, test = (
+        re.split(r"\n(?=\w)", (ROOT / "requirements" / name).read_text()) for name in ("demo.lock", "test.lock")
+    )
+    assert {entry.strip() for entry in demo} < {entry.strip() for entry in test}
+    assert {"matplotlib", "hatchling", *CORE} - pins("requirements/demo.lock").keys() == {"torch"}
+    assert {"pytest", "transformers", "onnx", "optuna"}.isdisjoint(pins("requirements/demo.lock"))
+
+
+def test_the_tests_that_make_floors_runs_are_there() -> None:
+    named = re.findall(r'"(tests/[^":]+)', (ROOT / "tests" / "floors.py").read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def pins(name: str) -> dict[str, str]:

@@ -76,22 +76,22 @@ def test_mutants_are_programs_that_differ_from_the_module(mutation: ModuleType) 
 
 
 def test_a_seed_draws_the_same_sample_of_different_places(mutation: ModuleType) -> None:
-    drawn, _ = mutation.sample(["math/hsic.py", "labels.py"], 50, seed=1)
-    assert drawn == mutation.sample(["labels.py", "math/hsic.py"], 50, seed=1)[0]
-    assert drawn[:20] == mutation.sample(["math/hsic.py", "labels.py"], 20, seed=1)[0]
-    assert drawn != mutation.sample(["math/hsic.py", "labels.py"], 50, seed=2)[0]
+    drawn, _ = mutation.sample(["math/hsic.py", "data/labels.py"], 50, seed=1)
+    assert drawn == mutation.sample(["data/labels.py", "math/hsic.py"], 50, seed=1)[0]
+    assert drawn[:20] == mutation.sample(["math/hsic.py", "data/labels.py"], 20, seed=1)[0]
+    assert drawn != mutation.sample(["math/hsic.py", "data/labels.py"], 50, seed=2)[0]
     assert len({(each.module, each.start) for each in drawn}) == 50
 
 
 def test_listed_equivalents_have_a_reason_and_are_not_drawn(
     mutation: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    first = mutation.sample(["labels.py"], 1, seed=1)[0][0]
+    first = mutation.sample(["data/labels.py"], 1, seed=1)[0][0]
     names = ("module", "function", "line", "mutated")
     listed = "\n".join(f"{name} = {value!r}" for name, value in zip(names, first.key, strict=True))
     path = tmp_path / "equivalent.toml"
     path.write_text(f'[[equivalent]]\n{listed}\nreason = "none"\n')
     monkeypatch.setattr(mutation, "EQUIVALENT", path)
-    drawn, equivalent = mutation.sample(["labels.py"], 30, seed=1)
+    drawn, equivalent = mutation.sample(["data/labels.py"], 30, seed=1)
     assert equivalent[0] == first
     assert first not in drawn

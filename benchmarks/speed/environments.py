@@ -57,7 +57,7 @@ class Environment:
 
 
 def _dependencies() -> tuple[str, ...]:
-    """What `pip install cldnet` brings with it, without extras."""
+    """What `pip install .` brings with it, without extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return tuple(project["dependencies"])
 

@@ -23,11 +23,10 @@ from torch import Tensor
 from cldnet.data.stream import Stream
 from cldnet.data.streams import stream_by_name
 from cldnet.device import generator, threads
-from cldnet.fit import fit_task, predict_logits
 from cldnet.methods import build_learner
-from cldnet.methods.learner import Learner, Setting, TaskData
-from cldnet.methods.mapped import BLOCK
-from cldnet.methods.parts.moments import FullMoments
+from cldnet.methods.fit import fit_task
+from cldnet.methods.learner import Learner, Setting, TaskData, predict_logits
+from cldnet.methods.mapped import BLOCK, FullMoments
 from cldnet.nets.patches import WhitenedPatches
 
 #: Shape, filters and side of a patch, with 2 × 2 windows: 3,200 and 12,800 features.
@@ -153,7 +152,7 @@ def _one_pass(stream: Stream, seed: int) -> Learner:
     learner = build_learner("exact", _setting(stream, seed), {}, "patches", options)
     for task in stream:
         fit_task(learner, task.train, epochs=1, batch_size=_BATCH)
-    _ = learner.choice  # it is solved when it is asked for the first time
+    _ = learner.ridge  # it is solved when it is asked for the first time
     return learner
 
 

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from cldnet import CLDNetClassifier
 from cldnet.bench.machine import peak_rss, reset_peak_rss
 from cldnet.device import generator, threads
-from cldnet.fit import fit_task
-from cldnet.footprint import footprint
+from cldnet.estimator.footprint import footprint
 from cldnet.methods import build_learner
 from cldnet.methods.exact import Exact, ExactConfig
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Learner, Setting, TaskData
 from cldnet.nets import RandomReLU
 

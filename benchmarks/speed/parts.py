@@ -16,14 +16,12 @@ from benchmarks.speed.steps import OUTPUTS, PAPER, READINGS, images, learner
 from benchmarks.speed.turns import Work
 from torch import Tensor
 
+from cldnet.data.arrays import Batch
 from cldnet.device import threads
-from cldnet.fit import predict_logits
-from cldnet.methods.batch import Batch
 from cldnet.methods.cldnet import CLDNet
-from cldnet.methods.learner import TaskData
-from cldnet.methods.parts.dependence import NormalisedHSIC
-from cldnet.methods.parts.layer_projector import LayerProjector
-from cldnet.methods.parts.readings import EmbeddingAlone
+from cldnet.methods.learner import TaskData, predict_logits
+from cldnet.methods.parts.projection import LayerProjector
+from cldnet.methods.parts.variants import EmbeddingAlone, NormalisedHSIC
 from cldnet.nets import build_backbone
 
 _SIZE, _WIDTH, _PHOTO = 256, 785, (3, 32, 32)

@@ -11,18 +11,29 @@ from benchmarks.speed import say
 from benchmarks.speed.record import Curve, Finding
 from benchmarks.speed.result import together
 
-from cldnet.bench.report.axes import Axis, frame, log_axis
-from cldnet.bench.report.scene import Label, Line, Look, Marks, Panel, Plot, Scene, Shape, Table, moved
-from cldnet.bench.report.style import GREY
-from cldnet.bench.wording import human_bytes
+from cldnet.bench.formatting import human_bytes
+from cldnet.bench.report.drawing import (
+    GREY,
+    Axis,
+    Drawing,
+    Group,
+    Label,
+    Line,
+    Marks,
+    Plot,
+    SeriesStyle,
+    Shape,
+    frame,
+    log_axis,
+)
 
 WIDTH, _LEFT, _RIGHT = 540, 92, 360
 _LINE, _ROW, _GAP = 17, 20, 8
 _LETTERS = 60  # of a line, as wide as a phone shows them (see page.css)
 _CURVE_LETTERS = 46
-_LOOKS = {True: Look(2, 0), False: Look(1, 7), None: Look(0, 1)}
+_LOOKS = {True: SeriesStyle(2, 0), False: SeriesStyle(1, 7), None: SeriesStyle(0, 1)}
 _KEY = ((_LOOKS[True], "target met"), (_LOOKS[False], "target not met"), (_LOOKS[None], "no target"))
-Group = tuple[str, list[Finding]]
+Titled = tuple[str, list[Finding]]
 
 
 def ratios(part: str, title: str, findings: Sequence[Finding]) -> Plot | None:
@@ -30,7 +41,7 @@ def ratios(part: str, title: str, findings: Sequence[Finding]) -> Plot | None:
     shown = [one for one in findings if one.ratio.low > 0]
     if not shown:
         return None
-    groups: list[Group] = [(heading, list(own)) for heading, own in groupby(together(shown), key=_heading)]
+    groups: list[Titled] = [(heading, list(own)) for heading, own in groupby(together(shown), key=_heading)]
     values = [value for one in shown for value in (one.ratio.low, one.ratio.high, one.target, _cpu(one)) if value]
     axis = log_axis([1.0, *values], _LEFT, _RIGHT, "", lambda value: f"{value:g}")
     half = math.ceil(len(groups) / 2) if len(groups) > 2 else len(groups)
@@ -42,8 +53,7 @@ def ratios(part: str, title: str, findings: Sequence[Finding]) -> Plot | None:
         "Filled: by the clock, the bar from its lower to its upper quartile; hollow: by the CPU time of all cores. The "
         "line begins at 1, where both sides are equal; the upright stroke is the target.",
         tuple(panels),
-        Table((), ()),
-        tuple((look, words) for (met, look), (_, words) in zip(_LOOKS.items(), _KEY, strict=True) if met in used),
+        key=tuple((look, words) for (met, look), (_, words) in zip(_LOOKS.items(), _KEY, strict=True) if met in used),
         named=False,
         wide=len(panels) > 1,
         columns=2,
@@ -55,11 +65,11 @@ def growth(part: str, title: str, curves: Sequence[Curve]) -> Plot:
     titles = [wrap(one.title, _CURVE_LETTERS) for one in curves]
     room = _LINE * max(map(len, titles)) + 4
 
-    def panel(curve: Curve, lines: Sequence[str]) -> Panel:
-        scene = _curve(curve)
+    def panel(curve: Curve, lines: Sequence[str]) -> Drawing:
+        width, height, shapes = _curve(curve)
         words = [Label((0, _LINE * (number + 1) - 5), line, "name") for number, line in enumerate(lines)]
-        shapes = (*words, *moved(scene.shapes, 0, room))
-        return Panel(Scene(scene.width, scene.height + room, shapes), f"{curve.title}: exponent {say.exponent(curve)}.")
+        alternative = f"{curve.title}: exponent {say.exponent(curve)}."
+        return Drawing(width, height + room, [*words, Group((0, room), shapes)], alternative)
 
     return Plot(
         f"{part}-growth",
@@ -67,7 +77,6 @@ def growth(part: str, title: str, curves: Sequence[Curve]) -> Plot:
         "Both axes in equal steps for equal factors: the slope of the line is the exponent, 0 where nothing grows, 1 where "
         "it grows in proportion. Dashed: the slope that the mathematics says.",
         tuple(map(panel, curves, titles)),
-        Table((), ()),
         wide=True,
         columns=3,
     )
@@ -84,7 +93,7 @@ def _cpu(finding: Finding) -> float | None:
     return finding.cpu.median if finding.cpu.median > 0 and finding.cpu != finding.ratio else None
 
 
-def _rows(axis: Axis, groups: Sequence[Group]) -> Panel:
+def _rows(axis: Axis, groups: Sequence[Titled]) -> Drawing:
     shapes: list[Shape] = []
     top = 0.0
     for heading, findings in groups:
@@ -95,15 +104,15 @@ def _rows(axis: Axis, groups: Sequence[Group]) -> Panel:
             shapes += _row(axis, finding, top + _ROW / 2)
             top += _ROW
         top += _GAP
-    lines: list[Shape] = [Line(((axis.scale(1), 2), (axis.scale(1), top)), "base")]
-    lines += [Line(((at, 2), (at, top)), "grid") for value, _ in axis.ticks if (at := axis.scale(value))]
-    ticks = [Label((axis.scale(value), top + 16), words, anchor="middle") for value, words in axis.ticks]
+    lines: list[Shape] = [Line(((axis(1), 2), (axis(1), top)), "base")]
+    lines += [Line(((at, 2), (at, top)), "grid") for value, _ in axis.ticks if (at := axis(value))]
+    ticks = [Label((axis(value), top + 16), words, anchor="middle") for value, words in axis.ticks]
     words = "; ".join(f"{heading}, {_said(finding)}" for heading, own in groups for finding in own)
-    return Panel(Scene(WIDTH, top + 24, (*lines, *shapes, *ticks)), f"Ratios: {words}.")
+    return Drawing(WIDTH, top + 24, (*lines, *shapes, *ticks), f"Ratios: {words}.")
 
 
 def _row(axis: Axis, finding: Finding, at: float) -> list[Shape]:
-    look, scale, found = _LOOKS[finding.met], axis.scale, finding.ratio
+    look, scale, found = _LOOKS[finding.met], axis, finding.ratio
     middle = scale(found.median)
     shapes: list[Shape] = [
         Label((8, at + 4), say.thread_count(finding.threads)),
@@ -112,11 +121,11 @@ def _row(axis: Axis, finding: Finding, at: float) -> list[Shape]:
     ]
     if finding.target is not None and finding.target > 0:
         aim = scale(finding.target)
-        shapes.append(Line(((aim, at - 9), (aim, at + 9)), "mean", Look(GREY, 0)))
+        shapes.append(Line(((aim, at - 9), (aim, at + 9)), "mean", SeriesStyle(GREY, 0)))
     cpu = _cpu(finding)
     if cpu is not None:
         words = f"{finding.name}, by CPU time: {say.spread(finding.cpu)}"
-        shapes.append(Marks(((scale(cpu), at),), Look(look.colour, 0), words, 4.5, hollow=True))
+        shapes.append(Marks(((scale(cpu), at),), SeriesStyle(look.colour, 0), words, 4.5, hollow=True))
     shapes.append(Marks(((middle, at),), look, f"{finding.name}: {say.spread(found)}", 4.5))
     mark = "" if finding.met is None else f" {say.MARKS[finding.met]}"
     return [*shapes, Label((WIDTH - 8, at + 4), say.spread(found) + mark, "value", "end")]
@@ -127,7 +136,7 @@ def _said(finding: Finding) -> str:
     return f"{say.thread_count(finding.threads)} {say.spread(finding.ratio)}{verdict}"
 
 
-def _curve(curve: Curve) -> Scene:
+def _curve(curve: Curve) -> tuple[float, float, list[Shape]]:
     width, height = 400, 304
     across, up = ([point[k] for point in curve.points] for k in (0, 1))
     x = log_axis(across, 84, width - 16, curve.across, _tick(curve.across))
@@ -142,17 +151,17 @@ def _curve(curve: Curve) -> Scene:
     y = log_axis([*up, *(value for slope in slopes for _, value in line(slope))], 260, 44, curve.up, _tick(curve.up))
 
     def places(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-        return tuple((x.scale(a), y.scale(b)) for a, b in points)
+        return tuple((x(a), y(b)) for a, b in points)
 
     shapes = frame(x, y, width, height)
     if curve.expected is not None:
-        shapes.append(Line(places(line(curve.expected)), "mean", Look(GREY, 0, dashed=True)))
-    shapes.append(Line(places(line(curve.exponent)), "mean", Look(0, 0)))
+        shapes.append(Line(places(line(curve.expected)), "mean", SeriesStyle(GREY, 0, dashed=True)))
+    shapes.append(Line(places(line(curve.exponent)), "mean", SeriesStyle(0, 0)))
     for a, b in curve.points:
         words = f"{curve.across} {say.quantity(a)}: {say.quantity(b)} {curve.up}"
-        shapes.append(Marks(places([(a, b)]), Look(0, 0), words))
+        shapes.append(Marks(places([(a, b)]), SeriesStyle(0, 0), words))
     shapes.append(Label((84, 28), f"exponent {say.exponent(curve)}", "value"))
-    return Scene(width, height, tuple(shapes))
+    return width, height, shapes
 
 
 def _tick(words: str) -> Callable[[float], str]:

@@ -91,7 +91,7 @@ def measured(features: FeatureMap, task: TaskData, repeats: int) -> Rates:
         learner.begin_task(task)
     (batch,) = task.batches(_BLOCK)
     sums, places = there.sums(), torch.arange(_CLASSES)
-    works: dict[str, Work] = {"pass": partial(here.observe, batch), "adding": partial(here.absorb, sums, places)}
+    works: dict[str, Work] = {"pass": partial(here.observe, batch), "adding": partial(here.merge_sums, sums, places)}
     # Solved once: a billion rows take hours, and this some seconds.
     taken = in_turns(works, repeats) | in_turns({"solving": partial(solve, here, task)}, 1, warm=0)
     wall = {name: median(one.wall) for name, one in taken.items()}

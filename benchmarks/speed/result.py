@@ -16,7 +16,7 @@ from benchmarks.speed.record import Curve, Finding, NotRun, Spread
 SCHEMA = 1
 ROOT = Path(__file__).parents[2]
 #: What a figure depends on: only a change in here makes a stopped run begin anew.
-_MEASURED = ("src/cldnet", "benchmarks/speed", "pyproject.toml", "constraints.txt", "requirements.lock")
+_MEASURED = ("src/cldnet", "benchmarks/speed", "pyproject.toml", "constraints.txt", "requirements")
 
 Found = Finding | Curve | NotRun
 F = TypeVar("F", Finding, Curve, NotRun)
@@ -97,7 +97,7 @@ def together(findings: Iterable[Finding]) -> list[Finding]:
 
 def write(result: Result, path: Path) -> None:
     """Write a file whole or not at all; its folder is made if it is not there."""
-    from cldnet.store import write_atomically  # brings torch, which reading a file does not need
+    from cldnet.storage import write_atomically  # brings torch, which reading a file does not need
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(result.to_json(), indent=1, allow_nan=False) + "\n").encode())

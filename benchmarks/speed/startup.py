@@ -1,6 +1,6 @@
 """How long it takes until something can be done: fresh processes that import torch, CLDNet and its classifier, or show help.
 
-They run in an environment with what `pip install cldnet` brings and nothing else: scikit-learn imports pandas where it is.
+They run in an environment with what `pip install .` brings and nothing else: scikit-learn imports pandas where it is.
 Processes are started in turns. Times over torch are differences within a turn between the whole time of two processes; beside
 them stands what the process itself measured between the two imports, which a shared machine disturbs less.
 """

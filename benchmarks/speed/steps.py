@@ -12,13 +12,12 @@ from benchmarks.speed.turns import Work, in_turns
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cldnet.data.arrays import Batch
 from cldnet.device import generator, threads
-from cldnet.methods.batch import Batch
-from cldnet.methods.cldnet import CLDNet, CLDNetConfig
-from cldnet.methods.cldnet_paper import CLDNetPaperConfig
+from cldnet.methods.cldnet import CLDNet, CLDNetConfig, CLDNetPaperConfig
 from cldnet.methods.learner import Setting, TaskData
 from cldnet.methods.parts.projection import BatchMean
-from cldnet.methods.parts.readings import EmbeddingAlone, InTurn, Together
+from cldnet.methods.parts.variants import EmbeddingAlone, InTurn, Together
 from cldnet.nets import build_backbone
 
 SHAPE, WIDTHS, OUTPUTS, CLASSES = (784,), (400, 400), 1000, 10

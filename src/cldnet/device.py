@@ -1,41 +1,30 @@
-"""Devices, dtypes, threads and generators: the only room that knows them."""
+"""Devices, dtypes, threads and random generators, in one place."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Lock, RLock
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "bearable_threads",
-    "generator",
-    "isolated_rng",
-    "resolve_device",
-    "resolve_dtype",
-    "share_out",
-    "tensor_bytes",
-    "threads",
-]
-
 _FEW_THREADS = 64
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
+#: Share of the machine's memory that one array may take before it is mapped from a file instead.
+MEMORY_SHARE = 0.25
 _global_rng = RLock()
+_thread_lock = Lock()
+#: Blocks that have set the number of threads, the latest last; first, under None, the number before all of them.
+_thread_blocks: dict[object, int] = {}
 
 
 def resolve_device(name: str) -> torch.device:
-    """Turn ``"auto"`` or a torch device name into a device.
-
-    Examples
-    --------
-    >>> resolve_device("cpu")
-    device(type='cpu')
-    """
+    """Turn ``"auto"`` or a torch device name into a device."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -43,7 +32,7 @@ def resolve_device(name: str) -> torch.device:
         usable = device.type != "meta" and torch.empty(0, device=device).device.type == device.type
     except (RuntimeError, TypeError, AssertionError) as error:
         raise ValueError(
-            f"device={name!r} is not a device that this machine and this torch have; use 'auto', 'cpu' or 'cuda'."
+            f"device={name!r} is not a device that this machine and torch support; use 'auto', 'cpu' or 'cuda'."
         ) from error
     if not usable:
         raise ValueError(f"device={name!r} cannot compute; use 'auto', 'cpu' or 'cuda'.")
@@ -51,34 +40,22 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str) -> torch.dtype:
-    """Turn ``"float32"`` or ``"float64"`` into a torch dtype.
-
-    Examples
-    --------
-    >>> resolve_dtype("float64")
-    torch.float64
-    """
+    """Turn ``"float32"`` or ``"float64"`` into a torch dtype."""
     if name not in _DTYPES:
         raise ValueError(f"dtype={name!r} is not known; use one of {sorted(_DTYPES)}.")
     return _DTYPES[name]
 
 
 def generator(seed: int) -> torch.Generator:
-    """Make a CPU generator of our own, so that the global one is never touched.
-
-    Examples
-    --------
-    >>> bool(torch.rand(1, generator=generator(0)) == torch.rand(1, generator=generator(0)))
-    True
-    """
+    """Make a CPU generator of our own, so that the global one is never touched."""
     return torch.Generator().manual_seed(seed)
 
 
 @contextmanager
 def isolated_rng(source: torch.Generator, device: torch.device) -> Iterator[None]:
-    """Seed the global generators from ``source`` for a while and put them back afterwards.
+    """Seed the global generators from ``source`` and restore them afterwards.
 
-    For modules that draw from them, such as dropout: torch gives those no other source. One block at a time may do so.
+    For modules that use these, such as dropout: torch gives them no other source. One block at a time can run.
     """
     seed = int(torch.randint(2**62, (1,), generator=source))
     with _global_rng, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -91,15 +68,6 @@ def threads(count: int | None) -> Iterator[None]:
     """Run a block on ``count`` threads (``None``: as they are) and restore the number afterwards.
 
     Blocks may be nested. Blocks in several threads do not wait for each other; the last one to end restores the number.
-
-    Examples
-    --------
-    >>> before = torch.get_num_threads()
-    >>> with threads(1):
-    ...     torch.get_num_threads()
-    1
-    >>> torch.get_num_threads() == before
-    True
     """
     if count is None:
         yield
@@ -107,63 +75,33 @@ def threads(count: int | None) -> Iterator[None]:
     if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 1:
         raise ValueError(f"n_threads={count!r} should be None or a whole number of at least 1.")
     block = object()
-    try:  # around the entry as well: whoever is interrupted in it leaves nothing set
-        _thread_blocks.enter(block, int(count))
+    try:  # around the entry as well: an interrupt there leaves nothing set
+        with _thread_lock:
+            _thread_blocks.setdefault(None, torch.get_num_threads())
+            _thread_blocks[block] = int(count)
+            torch.set_num_threads(int(count))
         yield
     finally:
-        _thread_blocks.leave(block)
+        with _thread_lock:
+            if _thread_blocks.pop(block, None) is not None:
+                torch.set_num_threads(next(reversed(_thread_blocks.values())))
+            if len(_thread_blocks) == 1:
+                _thread_blocks.clear()
 
 
 def bearable_threads(count: int | None) -> int | None:
-    """Threads that somebody else asked for, on another machine: no more than this one has processors, or 64.
+    """Limit a number of threads from another machine's file to the number of processors here, or 64 if that is more.
 
-    Each thread takes room for its stack, and some hundreds of them may be more than a small machine can make.
-
-    Examples
-    --------
-    >>> bearable_threads(8), bearable_threads(None), (bearable_threads(4000) or 0) < 4000
-    (8, None, True)
+    Each thread takes memory for its stack, so hundreds of them may be too many for a small machine.
     """
     return None if count is None else min(count, max(_FEW_THREADS, os.cpu_count() or 1))
 
 
-class _ThreadBlocks:
-    """The blocks that have set the number of threads, and the number before the first of them."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._open: dict[object, int] = {}
-        self._before = 0
-
-    def enter(self, block: object, count: int) -> None:
-        with self._lock:
-            if not self._open:
-                self._before = torch.get_num_threads()
-            self._open[block] = count
-            torch.set_num_threads(count)
-
-    def leave(self, block: object) -> None:
-        """Go back to the number of the block around this one, or of one that another thread has open."""
-        with self._lock:
-            if self._open.pop(block, None) is not None:
-                torch.set_num_threads(next(reversed(self._open.values()), self._before))
-
-
-_thread_blocks = _ThreadBlocks()
-
-
-def share_out(work: Callable[[range], None], count: int, size: int) -> None:
-    """Call ``work`` on pieces of ``range(count)``, side by side in as many threads as torch has, each computing on one.
+def run_in_threads(work: Callable[[range], None], count: int, size: int) -> None:
+    """Call ``work`` on pieces of ``range(count)``, in parallel: as many threads as torch has, one torch thread each.
 
     For work in small steps: one step on several threads would wait for the slowest of them every time, and its numbers
     would travel between the cores' caches.
-
-    Examples
-    --------
-    >>> squares = torch.zeros(5)
-    >>> share_out(lambda piece: squares[piece.start : piece.stop].copy_(torch.arange(piece.start, piece.stop) ** 2), 5, size=2)
-    >>> squares
-    tensor([ 0.,  1.,  4.,  9., 16.])
     """
     pieces = [range(first, min(first + size, count)) for first in range(0, count, size)]
     workers = min(torch.get_num_threads(), len(pieces))
@@ -178,11 +116,23 @@ def share_out(work: Callable[[range], None], count: int, size: int) -> None:
 
 
 def tensor_bytes(tensor: Tensor) -> int:
-    """Bytes that the numbers of a tensor take.
-
-    Examples
-    --------
-    >>> tensor_bytes(torch.zeros(3, 2))
-    24
-    """
+    """Bytes that the numbers of a tensor take."""
     return tensor.numel() * tensor.element_size()
+
+
+def memory_limit() -> int:
+    """Bytes that one array may take in memory: `MEMORY_SHARE` of what the machine, or its container, has.
+
+    The environment variable ``CLDNET_MEMORY_SHARE`` sets another share.
+    """
+    text = os.environ.get("CLDNET_MEMORY_SHARE", str(MEMORY_SHARE))
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ValueError(f"CLDNET_MEMORY_SHARE={text!r} should be a share of memory from 0 to 1, such as 0.25.")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 << 30
+    with suppress(OSError, ValueError):  # no cgroup, or "max"
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    return int(share * total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -15,20 +16,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cldnet.bench.cell import Cell, cell_of_result, hashes_of, result_text, run_cell
+from cldnet.bench.cell import Cell, cell_of_result, file_names, hashes_of, result_text, run_cell
 from cldnet.bench.preset import preset
-from cldnet.bench.report.details import page_data
-from cldnet.bench.report.figures import looks_of, memory
-from cldnet.bench.report.notes import notes
-from cldnet.bench.report.tables import results_columns
+from cldnet.bench.report import write_report
 from cldnet.bench.results import Folder, read_folder
 from cldnet.bench.run import RunSpec, run
 from cldnet.bench.spec import read_spec
 from cldnet.bench.summary import summarise
-from cldnet.bench.table import as_csv, as_markdown, build_table
-from cldnet.bench.trials import Search, plan_methods
-from cldnet.bench.tune import tune
-from cldnet.bench.workers import file_names
+from cldnet.bench.table import build_table
+from cldnet.bench.table_formats import as_csv, as_markdown
+from cldnet.bench.tune import Search, plan_methods, tune
 from cldnet.cli import app
 from cldnet.cli.show import result_tables
 from cldnet.data.streams import split_digits
@@ -61,9 +58,9 @@ def test_a_result_tells_which_data_from_outside_it_rests_on() -> None:
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        (replace(SPEC, outside=""), "dmc learns from unlabelled inputs .*: name them, as outside='fmnist', or 'noise'"),
-        (RunSpec("ewc", outside="noise"), "ewc has no use for outside='noise': leave it out"),
-        (replace(SPEC, outside="fminst"), "There are no outside data 'fminst'. Did you mean 'fmnist'"),
+        (replace(SPEC, outside=""), "dmc needs unlabelled data .*: name them, as outside='fmnist' or outside='noise'"),
+        (RunSpec("ewc", outside="noise"), "ewc does not use outside data: leave outside='noise' out"),
+        (replace(SPEC, outside="fminst"), "There is no data set 'fminst'. Did you mean 'fmnist'"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_runs(spec: RunSpec, complaint: str) -> None:
@@ -142,10 +139,10 @@ def test_a_specification_names_it_for_the_methods_that_take_it(tmp_path: Path) -
     path.write_text(head + '[[configurations]]\nname = "o"\nmethods = ["dmc"]\noutside = "cifar10"\n')
     assert [cell.spec.outside for cell in read_spec(path).cells()] == ["", "cifar10"]
     path.write_text(head + '[[configurations]]\nname = "o"\noutside = "cifar10"\n')
-    with pytest.raises(ValueError, match="ewc has no use for outside='cifar10'"):
+    with pytest.raises(ValueError, match="ewc does not use outside data: leave outside='cifar10' out"):
         read_spec(path)
     path.write_text(head + '[run]\noutside = "cifar1O"\n')
-    with pytest.raises(ValueError, match="There are no outside data 'cifar1O'"):
+    with pytest.raises(ValueError, match="There is no data set 'cifar1O'"):
         read_spec(path)
 
 
@@ -154,7 +151,7 @@ def test_a_search_hands_it_to_the_methods_that_take_it(tmp_path: Path) -> None:
     assert [plan.base.outside for plan in plan_methods(search, None)] == ["", "mnist"]
     assert "--outside mnist" in search.command(jobs=1)
     assert [plan.base.outside for plan in plan_methods(Search("split-digits", ("dmc",)), None)] == ["noise"]
-    with pytest.raises(ValueError, match="outside='mnist' is for methods that learn from such data, and none of these"):
+    with pytest.raises(ValueError, match="None of these methods uses outside data: leave outside='mnist' out"):
         plan_methods(Search("split-digits", ("ewc",), outside="mnist"), None)
 
 
@@ -162,7 +159,7 @@ def test_a_search_refuses_what_could_not_run_before_it_makes_a_folder(tmp_path: 
     x = np.random.default_rng(0).normal(size=(40, 3))
     np.savez(tmp_path / "own.npz", X=x, y=np.arange(40) % 4)
     own = f"arrays:{tmp_path / 'own.npz'}"
-    for outside, complaint in (("", "dmc learns from unlabelled inputs"), ("digits", r"inputs of shape \(8, 8\)")):
+    for outside, complaint in (("", "dmc needs unlabelled data"), ("digits", r"inputs of shape \(8, 8\)")):
         with pytest.raises(ValueError, match=complaint):
             tune(Search(own, ("dmc",), outside=outside), tmp_path / "o", tmp_path / "p")
     assert not (tmp_path / "o").exists()
@@ -195,18 +192,16 @@ def test_a_table_marks_the_method_and_says_what_it_uses(make_run: MakeRun) -> No
     assert {(line["row"], line["outside"]) for line in lines} >= {("EWC", ""), ("DMC", "fmnist"), ("DMC", "mnist")}
 
 
-def test_the_page_counts_it_among_those_that_have_data(make_run: MakeRun) -> None:
-    summaries = summarise([make_run("ewc"), outsider(make_run)])
-    assert [s.rests_on_data for s in summaries] == [False, True]
-    assert not summaries[1].keeps_data  # and says of both what is true
-    columns = results_columns(summaries)
-    assert [columns[0].show(s) for s in summaries] == ["EWC", "DMC†"]
-    assert "† DMC uses unlabelled images from outside the stream (fmnist)." in notes(summaries)
-    assert json.loads(page_data(summaries, [], columns, []))["results"]["flags"] == [0, 2]
-    plot = memory(summaries, looks_of(summaries))
-    assert plot is not None
-    assert "or learn from data of outside the stream (†)" in plot.caption
-    assert "outside" not in notes(summaries[:1])
+def test_the_page_counts_it_among_those_that_have_data(make_run: MakeRun, tmp_path: Path) -> None:
+    (tmp_path / "ewc.json").write_text(json.dumps(make_run("ewc")))
+    without = write_report(tmp_path).page.read_text("utf-8")
+    assert "outside" not in without.partition("<body>")[2].partition("<script")[0]
+    (tmp_path / "dmc.json").write_text(json.dumps(outsider(make_run)))
+    page = write_report(tmp_path).page.read_text("utf-8")
+    names = re.findall(r'<tr data-summary="\d"[^>]*?( data-rests-on-data)?><th scope="row">(.*?)</th>', page)
+    assert set(names) == {(" data-rests-on-data", "DMC†"), ("", "EWC")}
+    assert "† DMC uses unlabelled images from outside the stream (fmnist)." in page
+    assert "or learn from data outside the stream (†)" in page
 
 
 def test_the_terminal_shows_mark_and_note(make_run: MakeRun) -> None:
@@ -222,7 +217,7 @@ def test_a_strangers_result_with_another_kind_of_thing_is_refused(
     make_run: MakeRun, tmp_path: Path, wrong: Any
 ) -> None:
     (tmp_path / "a.json").write_text(json.dumps(make_run("dmc", outside=wrong)))
-    with pytest.raises(ValueError, match="outside missing or wrong"):
+    with pytest.raises(ValueError, match=r"outside.* (should be a|is missing)"):
         read_folder(tmp_path)
 
 
@@ -247,10 +242,10 @@ def test_a_run_names_it_and_can_be_repeated(tmp_path: Path) -> None:
     np.savez(file, X=x + 1, y=np.arange(40) % 2)
     changed = runner.invoke(app, ["run", "--again", str(path), "--outside", f"arrays:{file}"])
     assert isinstance(changed.exception, ValueError)
-    assert "is another one now" in str(changed.exception)
+    assert "has changed" in str(changed.exception)
 
 
 def test_a_run_of_a_method_that_takes_none_refuses_it(tmp_path: Path) -> None:
     answer = runner.invoke(app, ["run", "--stream", "split-digits", "--method", "ewc", "--outside", "noise"])
     assert isinstance(answer.exception, ValueError)
-    assert "ewc has no use for outside='noise'" in str(answer.exception)
+    assert "ewc does not use outside data: leave outside='noise' out" in str(answer.exception)

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
+from torch import nn
 
-from cldnet.bench.evaluate import Evaluation
 from cldnet.bench.preset import preset
-from cldnet.bench.recording import Record
-from cldnet.bench.run import RunSpec, run
+from cldnet.bench.run import (
+    RANK_THRESHOLD,
+    Evaluation,
+    Record,
+    Recorder,
+    RunSpec,
+    projector_ranks,
+    run,
+    tsne,
+    with_own_statistics,
+)
 from cldnet.data.dataset import Dataset, Part
-from cldnet.data.domains import domains, permutations
-from cldnet.data.streams import split_digits
-from cldnet.data.variants import blurry, online
-from cldnet.fit import fit_task
+from cldnet.data.stream import Stream
+from cldnet.data.streams import blurry, domains, online, permutations, split_digits
 from cldnet.methods import build_learner
 from cldnet.methods.config import config_from_json
-from cldnet.methods.learner import Learner, Setting, Traits
+from cldnet.methods.exact import Exact
+from cldnet.methods.fit import fit_task
+from cldnet.methods.learner import Learner, Setting, Traits, predict_logits
+from cldnet.nets.features import InputScale
 
 #: design.md, "A result file".
 SCHEMA = {
@@ -221,3 +232,154 @@ def test_time_spent_on_diagnostics_is_not_the_methods() -> None:
     assert seconds["total"] == pytest.approx(sum(seconds["train"]) + sum(seconds["evaluate"]), abs=0.5)
     assert sum(seconds["diagnose"]) > 0
     assert all(part > 0 for part in seconds["train"])
+
+
+STREAM = split_digits(0)[:3]
+
+
+def test_ranks_are_those_of_the_projectors_themselves() -> None:
+    learner = build_learner("owm", Setting((8, 8), 10, 0), backbone_options={"widths": (12,)})
+    fit_task(learner, STREAM[0].train, epochs=1, batch_size=32)
+    ranks = projector_ranks(learner)
+    for name, layer in zip(ranks, learner.projection.layers, strict=True):  # type: ignore[union-attr, arg-type]
+        eigenvalues = torch.linalg.eigvalsh(layer.P)
+        assert ranks[name]["rank"] == int((eigenvalues > RANK_THRESHOLD).sum())
+        assert ranks[name]["trace"] == pytest.approx(float(eigenvalues.mean()))
+        assert ranks[name]["width"] == eigenvalues.numel()
+
+
+def test_room_shrinks_from_task_to_task_and_only_projecting_methods_tell() -> None:
+    result = run(replace(preset("split-digits", "owm", 0), epochs=1), STREAM)
+    traces = [[layer["trace"] for layer in task.values()] for task in result["ranks"]["tasks"]]
+    assert len(traces) == 3
+    assert all(now < before for earlier, later in pairwise(traces) for before, now in zip(earlier, later, strict=True))
+    assert run(replace(preset("split-digits", "finetune", 0), epochs=1), STREAM)["ranks"] is None
+
+
+def test_pictures_have_the_chosen_number_of_test_images_of_every_class_so_far() -> None:
+    result = run(replace(preset("split-digits", "cldnet", 0), epochs=1), STREAM, record=Record(features=5))
+    features = result["features"]
+    assert features["classes"] == list(STREAM.class_order)
+    for number, task in enumerate(features["tasks"], start=1):
+        assert len(task["points"]) == len(task["rows"]) == 5 * 2 * number
+        assert sorted(set(task["rows"])) == list(range(2 * number))
+
+
+def test_tsne_keeps_apart_what_is_apart() -> None:
+    blobs = (
+        torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+        + 40 * torch.arange(60).div(30, rounding_mode="floor")[:, None]
+    )
+    points = torch.tensor(tsne(blobs, seed=0)[0])
+    own = torch.cdist(points, points)
+    nearest = own.fill_diagonal_(torch.inf).argmin(1)
+    assert ((nearest < 30) == (torch.arange(60) < 30)).all()
+
+
+def test_two_images_are_drawn_without_a_neighbourhood() -> None:
+    assert tsne(torch.eye(2), seed=0) == ([[0.0, 0.0], [1.0, 0.0]], 0.0)
+
+
+@pytest.mark.parametrize("method", ["joint", "pnn", "er", "finetune"])
+def test_growth_that_was_declared_is_growth_that_was_measured(method: str) -> None:
+    growth = run(replace(preset("split-digits", method, 0), epochs=1), STREAM)["growth"]
+    assert growth["measured"][1:] == growth["declared"][1:]  # a replay buffer gets its room with the first task
+
+
+@pytest.mark.parametrize("bad", [{"features": -1}, {"features": 1.5}, {"leaky": 1}])
+def test_nonsense_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="should be"):
+        Record(**bad)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_laid_out_is_not_drawn() -> None:
+    assert tsne(torch.zeros(40, 5), seed=0) == ([], 0.0)  # scikit-learn would crash
+    assert tsne(torch.full((40, 5), torch.nan), seed=0) == ([], 0.0)
+    assert len(tsne(torch.arange(40.0)[:, None], seed=2**40)[0]) == 40  # vectors of one number
+
+
+def learner_for(shape: tuple[int, ...]) -> Learner:
+    return build_learner("exact", Setting(shape, capacity=10, seed=0), backbone_options={"features": 60})
+
+
+def test_what_is_kept_of_test_images_changes_no_answer() -> None:
+    stream = split_digits(0)
+    learner, kept = learner_for(stream.input_shape), Evaluation(stream)
+    for number, task in enumerate(stream, start=1):
+        fit_task(learner, task.train, epochs=1, batch_size=1024)
+        assert kept.accuracies(learner, number) == Evaluation(stream).accuracies(learner, number)
+        last = task.test
+        right = (predict_logits(learner, last.x).argmax(1) == last.y).double().mean()
+        assert kept.accuracies(learner, number)[0][-1] == float(right)
+
+
+def test_every_test_image_is_mapped_once() -> None:
+    stream = split_digits(0)
+    learner, kept = learner_for(stream.input_shape), Evaluation(stream)
+    assert isinstance(learner, Exact)
+    mapped: list[torch.Tensor] = []
+    represent = learner.represent
+    learner.represent = lambda x: (mapped.append(x), represent(x))[1]  # type: ignore[method-assign, func-returns-value]
+    for number, task in enumerate(stream, start=1):
+        fit_task(learner, task.train, epochs=1, batch_size=1024)
+        kept.accuracies(learner, number)
+    assert sum(len(x) for x in mapped) == len(stream.test.y)
+
+
+def test_another_learner_is_not_scored_by_the_images_of_the_first() -> None:
+    stream = split_digits(0)
+    kept = Evaluation(stream)
+    for seed in (0, 1):
+        learner = build_learner("exact", Setting(stream.input_shape, 10, seed), backbone_options={"features": 60})
+        fit_task(learner, stream[0].train, epochs=1, batch_size=1024)
+        assert kept.accuracies(learner, 1) == Evaluation(stream).accuracies(learner, 1)
+
+
+def test_own_statistics_are_those_that_the_learners_scale_would_have_been_given() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(200, 6, generator=generator), torch.arange(200) % 4
+    x = x + 3 * nn.functional.one_hot(y, 6)
+    stream = Stream.from_arrays(x.numpy(), y.numpy(), classes_per_task=2, seed=0)
+    learner = build_learner("finetune", Setting((6,), 4, 0))
+    for task in stream:
+        fit_task(learner, task.train, epochs=3, batch_size=20)
+    expected = []
+    usual = learner.scale
+    for plan in stream.plans:
+        test = stream.rows(stream.test_part, plan.test)
+        own = InputScale((6,))
+        own.fit(test.x)
+        learner.scale = own
+        expected.append(float((predict_logits(learner, test.x).argmax(1) == test.y).double().mean()))
+    learner.scale = usual
+    assert with_own_statistics(learner, stream) == pytest.approx(sum(expected) / len(expected))
+
+
+def test_the_best_epoch_is_never_below_the_last_and_the_task_never_hurts() -> None:
+    result = run(replace(preset("split-digits", "finetune", 0), epochs=4), split_digits(0)[:3])
+    leaky = result["diagnostics"]["leaky"]
+    assert leaky["best_epoch"] >= result["scores"]["average_accuracy"]
+    assert leaky["task_known"] == result["scores"]["task_il_accuracy"]
+    assert 0 <= leaky["own_test_statistics"] <= 1
+    assert "Not results" in leaky["note"]
+
+
+def test_a_method_that_needs_the_task_has_no_leaks_to_tell_of() -> None:
+    result = run(replace(preset("split-digits", "pnn", 0), epochs=1), split_digits(0)[:2])
+    assert result["diagnostics"]["leaky"] is None
+
+
+def test_watching_epochs_puts_every_module_back_as_it_was() -> None:
+    stream = split_digits(0)[:1]
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.ReLU())
+    learner = build_learner("finetune", Setting((8, 8), 10, 0), backbone=net)
+    fit_task(learner, stream[0].train, epochs=1, batch_size=32)
+    learner.train()
+    net[2].eval()
+    recorder = Recorder(learner, stream, Record())
+    on_epoch = recorder.before(stream[0].train, epochs=2)
+    assert on_epoch is not None
+    on_epoch(0)
+    assert learner.training
+    assert not net[2].training
+    assert len(recorder.epoch_accuracies) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cldnet.bench.recording import Record
+from cldnet.bench.run import Record
 from cldnet.bench.spec import Spec, read_spec
 
 SMALL = """
@@ -87,31 +87,36 @@ def test_presets_of_a_folder_beside_the_file_go_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "answer"),
     [
-        ("seeds = [3, 1]", "seed = [3]", "A bench has no 'seed'. Did you mean 'seeds'?"),
-        ("seeds = [3, 1]", "seeds = [3, 3]", "different whole numbers"),
-        ("seeds = [3, 1]", "seeds = 3", "different whole numbers"),
-        ("seeds = [3, 1]", "seeds = [-1]", "different whole numbers"),
+        ("seeds = [3, 1]", "seed = [3]", "The file has an unknown key 'seed'. Did you mean 'seeds'?"),
+        ("seeds = [3, 1]", "seeds = [3, 3]", "seeds has something twice: [3, 3]"),
+        ("seeds = [3, 1]", "seeds = 3", "seeds=3 should be a list"),
+        ("seeds = [3, 1]", "seeds = [-1]", "seeds.0=-1 should be greater than or equal to 0"),
         ('"ewc"]', '"ewcc"]', "There is no method 'ewcc'. Did you mean 'ewc' or 'oewc'?"),
         ('"ewc"]', '"exact"]', "Method 'exact' does not take lr"),
         ('"split-digits",', '"split-digit",', "There is no stream 'split-digit'"),
-        ("epochs = 2", "epoch = 2", "has no 'epoch'. Did you mean 'epochs'"),
-        ("epochs = 2", "epochs = 0", "epochs = 0; expected a whole number of at least 1"),
-        ("epochs = 2", "epochs = true", "epochs = True; expected a whole number"),
-        ("features = 7", "features = -7", "features=-7 should be a whole number"),
-        ("features = 7", "feature = 7", "has no 'feature'. Did you mean 'features'"),
-        ("features = 7", 'leaky = "no"', "leaky='no' should be true or false"),
-        ('name = "constant α"', "", "name=None should be text"),
-        ('name = "constant α"', 'name = "a small net"', "is there twice: give every configuration"),
+        ("epochs = 2", "epoch = 2", "run has an unknown key 'epoch'. Did you mean 'epochs'"),
+        ("epochs = 2", "epochs = 0", "run.epochs=0 should be greater than 0"),
+        ("epochs = 2", "epochs = true", "run.epochs=True should be an integer"),
+        ("features = 7", "features = -7", "record.features=-7 should be greater than or equal to 0"),
+        ("features = 7", "feature = 7", "record has an unknown key 'feature'. Did you mean 'features'"),
+        ("features = 7", 'leaky = "no"', "record.leaky='no' should be a boolean"),
+        ('name = "constant α"', "", "configurations.0.name is missing"),
+        (
+            'name = "constant α"',
+            'name = "a small net"',
+            "There are two cells split-digits/OWM, a small net/seed3",
+        ),
         (
             'methods = ["owm"]\noptions',
             'methods = ["pnn"]\noptions',
-            "is for 'pnn', which is none of the bench's methods",
+            "is for 'pnn', which is not among the bench's methods",
         ),
-        ('title = "Small"', "title = 3", "title=3 should be text"),
-        ('title = "Small"', 'presets = "nowhere"', "should be a folder beside the file"),
+        ('title = "Small"', "title = 3", "title=3 should be a string"),
+        ('title = "Small"', 'presets = "nowhere"', "should be a folder relative to the file"),
         ('title = "Small"', "title = ", "is not TOML"),
-        ("[record]", "[records]", "A bench has no 'records'"),
-        ('streams = ["split-digits", "split-digits,online=10"]', "", "streams=None should be a list of names"),
+        ('title = "Small"', 'name = "x"', "A bench is named after its file"),
+        ("[record]", "[records]", "The file has an unknown key 'records'"),
+        ('streams = ["split-digits", "split-digits,online=10"]', "", "streams is missing"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(tmp_path: Path, old: str, new: str, answer: str) -> None:

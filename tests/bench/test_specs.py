@@ -11,11 +11,11 @@ from tests.nets.vits import save_vit
 from cldnet.bench.cell import Cell
 from cldnet.bench.published import published_figures
 from cldnet.bench.spec import read_spec
-from cldnet.data.augment import Augment
+from cldnet.data.transforms import Augment
 from cldnet.methods import build_learner
 from cldnet.methods.config import config_from_json
 from cldnet.methods.learner import Setting
-from cldnet.nets import bodies, transformer
+from cldnet.nets import frozen, transformer
 
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.toml"))
 #: Shape of one input, and number of classes.
@@ -57,7 +57,7 @@ def test_each_cell_names_options_that_its_method_and_backbone_have(
 ) -> None:
     if "ViT" in cell.label or "Ours" in cell.label:  # from a hub that is not there
         tiny = save_vit(tmp_path / "vit")
-        monkeypatch.setattr(bodies, "read_source", lambda name: transformer.read_source(tiny))
+        monkeypatch.setattr(frozen, "read_source", lambda name: transformer.read_source(tiny))
     shape, classes = INPUTS[cell.stream.partition(",validation=")[0]]
     spec = cell.spec
     if spec.augment:

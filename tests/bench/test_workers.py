@@ -1,53 +1,55 @@
-"""Cells in processes: each once, whatever happens to the processes."""
+"""Cells in processes: each once, whatever happens to the processes, and with one owner."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cldnet.bench.cell import Cell
-from cldnet.bench.claims import Claims
-from cldnet.bench.events import Began, Elsewhere, Event, Failed, Finished, Progressed
+from cldnet.bench.cell import Cell, file_names
 from cldnet.bench.results import read_folder
 from cldnet.bench.run import RunSpec
-from cldnet.bench.worker import Job, answer, perform
-from cldnet.bench.workers import execute, file_names
+from cldnet.bench.workers import Claims, Event, execute, run_job
 
 CELLS = [
-    Cell("split-digits,until=2", RunSpec("exact", seed=seed, backbone_options={"features": 30})) for seed in (0, 1, 2)
+    Cell("split-digits,until=2", RunSpec("exact", seed=seed, threads=1, backbone_options={"features": 30}))
+    for seed in (0, 1, 2)
 ]
 
 
 @pytest.fixture(autouse=True)
 def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cldnet.bench.workers._REST", 0.1)
+    monkeypatch.setattr("cldnet.bench.workers._RETRY", 0.1)
 
 
-def silently(message: object) -> None:
-    """Take no notice."""
+def of_kind(events: list[Event], kind: str) -> list[Event]:
+    return [event for event in events if event.kind == kind]
 
 
-def test_cells_in_processes_give_what_they_give_in_this_one_and_are_not_run_again(tmp_path: Path) -> None:
+def test_cells_in_processes_give_the_same_as_in_this_one_and_are_not_run_again(tmp_path: Path) -> None:
     events: list[Event] = []
     outcome = execute(CELLS, tmp_path / "apart", jobs=2, on_event=events.append)
     assert outcome.failures == {}
-    assert sorted(event.number for event in events if isinstance(event, Finished) and event.ran) == [0, 1, 2]
-    assert {event.number for event in events if isinstance(event, Began)} == {0, 1, 2}
-    assert any(isinstance(event, Progressed) and 0 < event.share < 1 for event in events)
+    assert sorted(event.number for event in of_kind(events, "finished") if event.ran) == [0, 1, 2]
+    assert {event.number for event in of_kind(events, "started")} == {0, 1, 2}
+    assert any(0 < event.share < 1 for event in of_kind(events, "progress"))
+    (tmp_path / "here").mkdir()
     for cell, path in zip(CELLS, outcome.files, strict=True):
         assert path is not None
         here = tmp_path / "here" / path.name
-        assert perform(Job(cell, here, threads=1, data=None), silently) == ("done", None)
+        assert run_job(cell, here, None) == ("finished", True)
         assert json.loads(here.read_text())["matrix"] == json.loads(path.read_text())["matrix"]
     events.clear()
     written = [path.stat().st_mtime_ns for path in outcome.files if path is not None]
     assert execute(CELLS, tmp_path / "apart", jobs=2, on_event=events.append).files == outcome.files
-    assert [event.ran for event in events if isinstance(event, Finished)] == [False] * 3
+    assert [event.ran for event in of_kind(events, "finished")] == [False] * 3
     assert [path.stat().st_mtime_ns for path in outcome.files if path is not None] == written
     assert list((tmp_path / "apart" / ".bench" / "claims").iterdir()) == []
 
@@ -60,37 +62,37 @@ def test_a_cell_that_fails_says_why_and_the_others_go_on(tmp_path: Path) -> None
     assert outcome.files[2] is not None
     assert "lr=-1 should be a positive number" in outcome.failures[0]
     assert "/nowhere/at/all.npz" in outcome.failures[1]
-    failed = [event for event in events if isinstance(event, Failed)]
-    assert [event.again for event in failed] == [False, False]  # it would fail alike again
+    assert [event.retry for event in of_kind(events, "failed")] == [False, False]  # it would fail in the same way again
     (reason,) = (tmp_path / ".bench" / "failures").iterdir()
     assert "lr=-1" in reason.read_text()
     assert read_folder(tmp_path).results[0]["method"] == "exact"
 
 
+def kill_worker() -> None:
+    for process in multiprocessing.active_children():
+        os.kill(process.pid or 0, signal.SIGKILL)
+
+
 def test_a_killed_process_is_replaced_and_its_cell_run_again_with_the_reason_said(tmp_path: Path) -> None:
-    killed: list[int] = []
     events: list[Event] = []
 
     def kill_the_first(event: Event) -> None:
         events.append(event)
-        if isinstance(event, Began) and not killed:
-            owner = Claims(tmp_path / ".bench" / "claims").owner(Path(str(file_names(CELLS)[event.number])).stem)
-            killed.append(int(str(owner).split()[1]))
-            os.kill(killed[0], signal.SIGKILL)
+        if event.kind == "started" and len(of_kind(events, "started")) == 1:
+            kill_worker()
 
     outcome = execute(CELLS[:1], tmp_path, jobs=1, on_event=kill_the_first)
     assert outcome.failures == {}
-    (failed,) = (event for event in events if isinstance(event, Failed))
-    assert failed.again
-    assert "SIGKILL" in failed.why
+    (failed,) = of_kind(events, "failed")
+    assert failed.retry
+    assert "SIGKILL" in failed.text
     assert outcome.files[0] is not None
 
 
 def test_a_process_that_dies_every_time_is_given_up(tmp_path: Path) -> None:
     def kill_all(event: Event) -> None:
-        if isinstance(event, Began):
-            owner = Claims(tmp_path / ".bench" / "claims").owner(Path(str(file_names(CELLS)[event.number])).stem)
-            os.kill(int(str(owner).split()[1]), signal.SIGKILL)
+        if event.kind == "started":
+            kill_worker()
 
     outcome = execute(CELLS[:1], tmp_path, jobs=1, retries=1, on_event=kill_all)
     assert "SIGKILL" in outcome.failures[0]
@@ -98,61 +100,38 @@ def test_a_process_that_dies_every_time_is_given_up(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.json")) == []
 
 
-def test_a_cell_that_another_is_running_is_waited_for(tmp_path: Path) -> None:
+def test_a_cell_that_another_process_is_running_is_waited_for(tmp_path: Path) -> None:
     name = str(file_names(CELLS)[0])
-    release = threading.Event()
     events: list[Event] = []
+    with Claims(tmp_path / ".bench" / "claims") as claims:
+        assert claims.acquire(Path(name).stem)
 
-    def other() -> None:
-        with Claims(tmp_path / ".bench" / "claims").hold(Path(name).stem):
-            release.wait()
-            perform(Job(CELLS[0], tmp_path / "elsewhere" / name, 1, None), silently)
-            (tmp_path / "elsewhere" / name).rename(tmp_path / name)
+        def on_event(event: Event) -> None:
+            events.append(event)
+            if event.kind == "elsewhere":  # the other one finishes
+                run_job(CELLS[0], tmp_path / name, None)
+                claims.release(Path(name).stem)
 
-    thread = threading.Thread(target=other)
-    thread.start()
-
-    def on_event(event: Event) -> None:
-        events.append(event)
-        if isinstance(event, Elsewhere):
-            release.set()
-
-    outcome = execute(CELLS[:1], tmp_path, jobs=2, on_event=on_event)
-    thread.join()
+        outcome = execute(CELLS[:1], tmp_path, jobs=2, on_event=on_event)
     assert outcome.files == [tmp_path / name]
-    assert [event.ran for event in events if isinstance(event, Finished)] == [False]
-    assert len([event for event in events if isinstance(event, Elsewhere)]) == 1
+    assert [event.ran for event in of_kind(events, "finished")] == [False]
+    (elsewhere,) = of_kind(events, "elsewhere")
+    assert elsewhere.text.startswith(f"process {os.getpid()} on ")
 
 
 def test_stopping_ends_the_processes_and_gives_their_claims_back(tmp_path: Path) -> None:
     def stop(event: Event) -> None:
-        if isinstance(event, Began):
+        if event.kind == "started":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         execute(CELLS, tmp_path, jobs=1, on_event=stop)
     assert list((tmp_path / ".bench" / "claims").iterdir()) == []
     assert list(tmp_path.glob("*.json")) == []
+    assert multiprocessing.active_children() == []
 
 
-def test_what_killed_processes_left_half_written_is_swept_away(tmp_path: Path) -> None:
-    claims = tmp_path / ".bench" / "claims"
-    claims.mkdir(parents=True)
-    old, fresh = (tmp_path / f".split_exact_seed{n}_ab.json.0123456789abcdef.tmp" for n in (0, 1))
-    older, other = claims / ".34.draft", tmp_path / ".of another program.tmp"
-    for path in (old, older, fresh, other):
-        path.write_text("half")
-    for path in (old, older, other):
-        os.utime(path, (path.stat().st_mtime - 100,) * 2)
-    execute([], tmp_path, jobs=1)
-    assert [path.exists() for path in (old, older, fresh)] == [
-        False,
-        False,
-        True,
-    ]  # somebody may be writing the last one
-
-
-def test_whoever_slept_while_another_ran_its_cell_leaves_the_result_alone(
+def test_a_result_that_another_machine_wrote_meanwhile_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.json"
@@ -161,12 +140,14 @@ def test_whoever_slept_while_another_ran_its_cell_leaves_the_result_alone(
         path.write_text("the other one's")
         return {}
 
-    monkeypatch.setattr("cldnet.bench.worker.run_cell", finished_by_another)
-    assert perform(Job(CELLS[0], path, 1, None), silently) == ("present", None)
+    monkeypatch.setattr("cldnet.bench.workers.run_cell", finished_by_another)
+    assert run_job(CELLS[0], path, None) == ("finished", False)
     assert path.read_text() == "the other one's"
 
 
-def test_a_method_that_breaks_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_breaks_leaves_its_traceback_until_it_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "broken_method.py").write_text(
         "from cldnet.methods.finetune import Finetune\n"
         "class Broken(Finetune):\n"
@@ -174,21 +155,121 @@ def test_a_method_that_breaks_leaves_its_traceback(tmp_path: Path, monkeypatch: 
         "        return {}['nothing']\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    job = Job(Cell("split-digits,until=1", RunSpec("broken_method:Broken")), tmp_path / "a.json", 1, None)
-    kind, (why, may_pass) = answer(job, silently)
-    assert (kind, may_pass) == ("failed", False)
-    assert why == f"KeyError: 'nothing' (traceback in {job.trace})"
-    assert "return {}['nothing']" in job.trace.read_text()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    cell, folder = Cell("split-digits,until=1", RunSpec("broken_method:Broken")), tmp_path / "out"
+    outcome = execute([cell], folder, jobs=1)
+    (trace,) = (folder / ".bench" / "failures").glob("*.trace")
+    assert outcome.failures == {0: f"KeyError: 'nothing' (traceback in {trace})"}
+    assert "return {}['nothing']" in trace.read_text()
+    (folder / f"{trace.stem}.json").write_text("{}")
+    execute([cell], folder, jobs=1)
+    assert list((folder / ".bench" / "failures").iterdir()) == []
 
 
-def test_a_failure_that_cannot_be_written_down_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_failures_that_cannot_be_written_down_stop_nothing(tmp_path: Path) -> None:
     (tmp_path / ".bench").mkdir()
     (tmp_path / ".bench" / "failures").write_text("no folder can be made here")
     wrong = Cell("split-digits,until=2", RunSpec("finetune", options={"lr": -1}))
-    assert "lr=-1" in execute([wrong], tmp_path, jobs=1).failures[0]
+    outcome = execute([wrong, CELLS[0]], tmp_path, jobs=1)
+    assert "lr=-1" in outcome.failures[0]
+    assert outcome.files[1] is not None
 
 
-def test_a_result_counts_even_where_an_older_traceback_cannot_be_removed(tmp_path: Path) -> None:
-    (tmp_path / ".bench").mkdir()
-    (tmp_path / ".bench" / "failures").write_text("not a folder")
-    assert answer(Job(CELLS[0], tmp_path / "a.json", 1, None), silently) == ("done", None)
+def test_a_claim_is_held_by_one_and_given_back(tmp_path: Path) -> None:
+    with Claims(tmp_path) as mine, Claims(tmp_path) as others:
+        assert mine.acquire("cell")
+        assert not mine.acquire("cell")
+        assert not others.acquire("cell")
+        assert others.acquire("another")
+        assert others.owner("cell").startswith(f"process {os.getpid()} on ")
+        mine.release("cell")
+        assert others.acquire("cell")
+    assert list(tmp_path.iterdir()) == []
+
+
+def eight_at_once(folder: Path, stale: float) -> int:
+    """How many of eight that claim a cell at the same moments get it."""
+    barrier = threading.Barrier(8)
+    acquired: list[bool] = []
+
+    def try_it() -> None:
+        with Claims(folder, stale) as claims:
+            barrier.wait()
+            first = claims.acquire("cell")
+            barrier.wait()
+            time.sleep(2 * stale)
+            barrier.wait()
+            acquired.append(first or claims.acquire("cell"))
+            barrier.wait()
+
+    threads = [threading.Thread(target=try_it) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(acquired)
+
+
+def test_many_at_once_make_one_claim(tmp_path: Path) -> None:
+    assert eight_at_once(tmp_path, 0.0) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def foreign(folder: Path) -> Path:
+    """A claim of another machine."""
+    claim = folder / "cell.0"
+    claim.write_text(json.dumps({"host": "elsewhere", "where": "elsewhere/1", "process": "1", "born": "1"}))
+    return claim
+
+
+def test_many_at_once_follow_a_stale_claim_with_one(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    assert eight_at_once(tmp_path, 0.1) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_machines_claim_holds_as_long_as_it_is_touched(tmp_path: Path) -> None:
+    claim = foreign(tmp_path)
+    with Claims(tmp_path, stale=0.2) as claims:
+        assert claims.owner("cell") == "process 1 on elsewhere"
+        for stamp in range(4):
+            os.utime(claim, (stamp, stamp))  # whatever its clock says
+            assert not claims.acquire("cell")
+            time.sleep(0.1)
+        time.sleep(0.2)
+        assert claims.acquire("cell")
+
+
+def test_whoever_slept_too_long_leaves_the_claim_of_its_follower_alone(tmp_path: Path) -> None:
+    with Claims(tmp_path, heartbeat=1000) as sleeper:
+        assert sleeper.acquire("cell")
+        (tmp_path / "cell.1").write_text("the follower's")
+    assert [path.name for path in tmp_path.iterdir()] == ["cell.1"]
+
+
+def test_a_claim_is_touched_again_and_again(tmp_path: Path) -> None:
+    with Claims(tmp_path, heartbeat=0.05) as claims:
+        assert claims.acquire("cell")
+        os.utime(tmp_path / "cell.0", (0, 0))
+        time.sleep(0.5)
+        assert (tmp_path / "cell.0").stat().st_mtime > 0
+
+
+def hold_for_ever(folder: Path, pipe: Any) -> None:
+    with Claims(folder) as claims:
+        pipe.send(claims.acquire("cell"))
+        time.sleep(1000)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells whether a process is the same one")
+def test_the_claim_of_a_killed_process_of_this_machine_is_free_at_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=hold_for_ever, args=(tmp_path, theirs))
+    process.start()
+    assert ours.recv()
+    with Claims(tmp_path) as claims:
+        assert not claims.acquire("cell")
+        process.kill()
+        process.join()
+        assert claims.acquire("cell")

@@ -6,7 +6,7 @@ from benchmarks.speed import growth, projection
 from benchmarks.speed.record import Curve, Finding
 from benchmarks.speed.turns import Taken
 
-from cldnet.fit import fit_task
+from cldnet.methods.fit import fit_task
 from cldnet.nets import RandomReLU
 
 
@@ -72,7 +72,7 @@ def test_a_given_penalty_is_solved_with_each_time():
     fit_task(learner, task, epochs=1, batch_size=1024)
     for _ in range(2):
         projection.solve(learner, task)
-        assert learner.choice.alpha == growth._ALPHA
+        assert learner.ridge.alpha == growth._ALPHA
 
 
 def test_rows_in_pieces_are_all_learned(monkeypatch):

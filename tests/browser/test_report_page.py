@@ -41,7 +41,7 @@ def browser() -> Iterator[Browser]:
 
 def report_of(folder: Path, **options: Any) -> Path:
     with pytest.MonkeyPatch.context() as patch:  # nobody looks at PNG files here
-        patch.setattr("cldnet.bench.report.write.png_file", lambda plot, heading: b"")
+        patch.setattr("cldnet.bench.report.page.png_file", lambda plot, heading: b"")
         return write_report(MADE["write_results"](folder, **options)).page
 
 

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cldnet.bench.cell import stream_hash
-from cldnet.bench.events import Began
 from cldnet.bench.results import read_folder
+from cldnet.bench.workers import Event
 from cldnet.cli import app
 
 runner = CliRunner()
@@ -49,7 +49,7 @@ def test_a_bench_runs_once_and_tells_what_is_left(spec: Path) -> None:
     before = bench(spec, "--dry-run")
     assert "0 of 4 cells" in before
     assert "4 would run, 1 at a time" in bench(spec, "--dry-run", "--jobs", "1")
-    assert "no finished cell to judge by" in before
+    assert "duration unknown" in before
     assert not (spec.parent / "out").exists()
     part = bench(spec, "--only", "exact", "--only", "*/finetune/seed1", "--jobs", "1")
     assert "3 cells, 0 of them finished" in part
@@ -73,7 +73,7 @@ def test_failures_are_told_and_the_command_fails(spec: Path) -> None:
     answer = runner.invoke(app, ["bench", str(spec), "--out", str(spec.parent / "out"), "--jobs", "1"])
     assert answer.exit_code == 1
     shown = " ".join(answer.output.split())
-    assert "EWC, wrong/seed0 is not run: RuntimeError:" in shown
+    assert "EWC, wrong/seed0 was not run: RuntimeError:" in shown
     assert "not run" in shown
     assert len(list((spec.parent / "out").glob("split*.json"))) == 4
 
@@ -90,12 +90,12 @@ def test_cells_whose_data_are_missing_are_planned_and_told(spec: Path, small_dat
 
 def test_an_unknown_cell_is_refused(spec: Path) -> None:
     answer = runner.invoke(app, ["bench", str(spec), "--only", "owm"])
-    assert "--only 'owm' is none of the cells, whose names are as 'split-digits,until=2/" in str(answer.exception)
+    assert "--only 'owm' matches no cell; cells are named like 'split-digits,until=2/" in str(answer.exception)
 
 
 def test_stopping_says_what_is_kept(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object, on_event: object, **__: object) -> None:
-        on_event(Began(0))  # type: ignore[operator]
+        on_event(Event("started", 0))  # type: ignore[operator]
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cldnet.bench.workers.execute", stopped)
@@ -148,7 +148,7 @@ def test_what_was_finished_where_the_data_are_stays_in_the_plan_where_they_are_n
     assert "1 cell, 1 of them finished" in bench(spec, "--jobs", "1")
     found = read_folder(tmp_path / "out")
     assert [result["file"] for result in found.results] == [found.planned[0].file]
-    assert found.left_out == []
+    assert found.ignored == []
 
 
 def test_settings_that_no_stream_could_run_are_refused_before_anything_runs(spec: Path) -> None:

@@ -88,7 +88,7 @@ def test_the_example_is_short() -> None:
 def test_rows_are_exported_as_well_under_a_name_of_their_own(place: Path, tmp_path: Path) -> None:
     answer = run("export", place / "rows", "--to", "onnx", "-o", tmp_path / "any.onnx")
     assert answer.exit_code == 0, answer.output
-    assert "checked  on 256 drawn inputs: 256 of 256 labels are the same" in answer.output
+    assert "checked  on 256 random inputs: 256 of 256 labels are the same" in answer.output
     (label,) = onnxruntime.InferenceSession(tmp_path / "any.onnx").run(["label"], {"input": np.eye(4)})
     assert label.tolist() == [0, 0, 1, 1]
 
@@ -100,7 +100,7 @@ def test_torch_is_the_other_format(place: Path) -> None:
 
 
 def test_a_file_that_disagrees_is_not_left_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cldnet.export.agreement.TOLERANCE", -1.0)
+    monkeypatch.setattr("cldnet.export.write.TOLERANCE", -1.0)
     answer = run("export", place / "rows", "--to", "onnx")
     assert answer.exit_code == 1
     assert "does not agree with its original" in answer.output
@@ -110,10 +110,10 @@ def test_a_file_that_disagrees_is_not_left_there(place: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("birds.cldnet", "--to", "onnx"), "is there already"),
+        (("birds.cldnet", "--to", "onnx"), "already exists"),
         (("said.txt", "--to", "onnx"), "said.txt"),
         (("nothing", "--to", "onnx"), "nothing"),
-        (("rows", "--to", "onnx", "--check", "photos"), "not photos: leave --check out"),
+        (("rows", "--to", "onnx", "--check", "photos"), "not photos. Leave --check out"),
         (("birds.cldnet", "--to", "torch", "--check", "nowhere"), "None of the 1 photos under 'nowhere'"),
         (("rows", "--to", "onnx", "-o", "nowhere/rows.onnx"), "There is no folder"),
     ],
@@ -133,4 +133,4 @@ def test_without_the_packages_it_says_what_to_install(place: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     answer = run("export", place / "rows", "--to", "onnx")
     assert isinstance(answer.exception, ImportError)
-    assert 'pip install "cldnet[onnx]"' in str(answer.exception)
+    assert 'pip install ".[onnx]"' in str(answer.exception)

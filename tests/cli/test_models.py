@@ -34,7 +34,7 @@ def test_a_model_is_audited_against_arrays_in_a_file(model: Path) -> None:
     answer = run("audit", model, "--data", model.with_name("rows.npz"))
     assert answer.exit_code == 0, answer.output
     assert answer.output.count("  holds  ") == 2
-    assert "rows  60 to learn from in arrays:rows.npz\n" in answer.output
+    assert "data  60 training samples in arrays:rows.npz\n" in answer.output
     assert counted(model.parent / "birds-audit") == (60, 60)
     page = (model.parent / "birds-audit" / "audit.html").read_text()
     assert "<h1>Audit of birds.cldnet</h1>" in page
@@ -71,11 +71,11 @@ def test_a_test_part_is_left_out_and_that_is_said(model: Path) -> None:
     file = model.with_name("rows.npz")
     np.savez(file, X=X[:50], y=Y[:50], X_test=X[50:], y_test=Y[50:])
     answer = run("audit", model, "--data", file)
-    assert "rows  50 to learn from in arrays:rows.npz; the 10 rows of its test part are left out" in answer.output
+    assert "data  50 training samples in arrays:rows.npz; the 10 samples of its test part are left out" in answer.output
     assert counted(model.parent / "birds-audit") == (50, 50)
     np.savez(file, X=X, y=Y)
     answer = run("audit", model, "--data", f"{file},test_size=0.25")  # a stream, as a run would be taught it
-    assert "rows  45 to learn from in arrays:rows.npz,test_size=0.25; the 15 rows" in answer.output
+    assert "data  45 training samples in arrays:rows.npz,test_size=0.25; the 15 samples" in answer.output
 
 
 def test_a_table_needs_no_more_than_its_path(model: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_table_needs_no_more_than_its_path(model: Path) -> None:
     table.write_text("\n".join([names, *lines]))
     assert run("audit", model, "--data", f"{table},label=kind").exit_code == 0
     assert counted(model.parent / "birds-audit") == (60, 60)
-    assert "say which one has the labels" in str(run("audit", model, "--data", table).exception)
+    assert "name the label column" in str(run("audit", model, "--data", table).exception)
 
 
 def test_a_folder_of_photos_of_one_kind_is_enough(tmp_path: Path) -> None:
@@ -105,9 +105,7 @@ def test_a_file_in_the_folders_place_is_said_before_anything_is_compared(model: 
     for out in (model, model / "below"):
         error = run("audit", model, "--out", out).exception
         assert isinstance(error, OSError)
-        assert (
-            str(error) == f"{model} is a file; the page and the figures of an audit go into a folder: name another one."
-        )
+        assert str(error) == f"{model} is a file, but the page and its figures need a folder: name another one."
 
 
 def test_a_model_over_a_users_module_is_for_python(tmp_path: Path) -> None:
@@ -120,7 +118,7 @@ def test_a_model_over_a_users_module_is_for_python(tmp_path: Path) -> None:
 def test_without_data_the_rest_is_audited(model: Path, tmp_path: Path) -> None:
     answer = run("audit", model, "--out", tmp_path / "elsewhere")
     assert answer.exit_code == 0
-    assert "untold  Nothing stored has a |cosine| beyond 0.99" in answer.output
+    assert "unknown  Nothing stored has a |cosine| beyond 0.99" in answer.output
     assert json.loads((tmp_path / "elsewhere" / "audit.json").read_text())["findings"] is None
 
 
@@ -131,7 +129,7 @@ def test_a_broken_promise_is_told_to_the_shell(tmp_path: Path) -> None:
     answer = run("audit", tmp_path / "model", "--data", f"arrays:{tmp_path / 'rows.npz'}")
     assert answer.exit_code == 1
     assert " BROKEN  Nothing stored" in answer.output
-    assert "reveals  Classes with fewer than 10 examples are revealing: 3 (1)." in answer.output
+    assert "reveals  Classes with fewer than 10 samples may reveal one: 3 (1)." in answer.output
 
 
 def test_what_is_not_there_is_said(model: Path, tmp_path: Path) -> None:
@@ -140,4 +138,4 @@ def test_what_is_not_there_is_said(model: Path, tmp_path: Path) -> None:
     assert "made for (20,)" in str(run("audit", model, "--data", "split-digits").exception)
     np.savez(tmp_path / "rows.npz", X=X, y=Y)
     error = str(run("audit", model, "--data", f"{tmp_path / 'rows.npz'},size=3").exception)
-    assert error == "arrays has no use for the option 'size': leave it out."
+    assert error == "arrays does not take the option 'size': leave it out."

@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 from tests.nets.vits import save_vit
-from tests.test_lock import held
+from tests.storage.test_lock import held
 from typer.testing import CliRunner, Result
 
 from cldnet import CLDNetClassifier, locked
 from cldnet.cli import app, main
-from cldnet.nets import RandomReLU
+from cldnet.nets import ExpandedNet, RandomReLU
 
 ROWS = RandomReLU((4,), features=8, seed=0)
 ROWS.fit(torch.eye(4))
@@ -154,7 +154,7 @@ def test_models_made_apart_are_merged_into_the_model_of_both(place: Path) -> Non
     run("learn", "here", "february")
     same_answers("both", "here", "new")
     again = run("merge", "here", "there", "-o", "both")
-    assert "is there already" in str(again.exception)
+    assert "already exists" in str(again.exception)
     assert "two models or more" in str(run("merge", "here", "-o", "alone").exception)
 
 
@@ -166,13 +166,15 @@ def test_inspect_tells_classes_counts_days_and_room(place: Path) -> None:
     assert "taught  1 time (" in shown
     row = next(line.split() for line in shown.splitlines() if line.strip().startswith("china"))
     assert row[1] == "6"
-    assert row[2] == row[3] == CLDNetClassifier.load("model")._fitted().labels.days["china"][0]
+    assert row[2] == row[3] == CLDNetClassifier.load("model")._fitted().labels.dates["china"][0]
     assert "feature map" in shown
 
 
 def test_a_vit_out_of_a_folder_learns_photos_too(place: Path) -> None:
     vit = save_vit(place / "vit")
     assert run("learn", "in-turn", "january", "--backbone", vit, "--memory", 1, "--capacity", 5).exit_code == 0
+    again = run("learn", "in-turn", "january", "--backbone", vit)
+    assert again.exit_code == 0, again.exception
     (place / "vit").rename(place / "gone")
     assert run("learn", "in-turn", "february").exit_code == 0
     assert len(answers("in-turn", "new")) == 4
@@ -190,15 +192,60 @@ def test_photos_that_look_like_nothing_known_are_unknown_if_asked_for(
     run("learn", "model", "january", *SMALL)
     plain = run("predict", "model", "new").stdout.splitlines()
 
-    def strange(self: CLDNetClassifier, x: Any) -> Any:
-        return np.array([0.5, 0.009, 0.011, 0.0])
+    def strange(vectors: torch.Tensor, calibration: Any) -> torch.Tensor:
+        return torch.tensor([0.5, 0.009, 0.011, 0.0], dtype=torch.float64)
 
-    monkeypatch.setattr(CLDNetClassifier, "known_probability", strange)
+    monkeypatch.setattr("cldnet.estimator.model.known_probability", strange)
     said = run("predict", "model", "new", "--reject").stdout.splitlines()
     assert [line.partition(": ")[2].startswith("unknown (nearest: ") for line in said] == [False, True, False, True]
     assert said[0] == plain[0]
     entries = json.loads(run("predict", "model", "new", "--reject", "--json").stdout)
     assert [(entry["label"], entry["known"]) for entry in entries][1:3] == [(None, 0.009), ("flower", 0.011)]
+
+
+def test_reject_runs_the_net_once_and_gives_the_same_probabilities(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("learn", "model", "january", *SMALL)
+    plain, passes = answers("model", "new"), []
+    forward = ExpandedNet.predict_features
+    monkeypatch.setattr(ExpandedNet, "predict_features", lambda self, x: passes.append(len(x)) or forward(self, x))
+    entries = json.loads(run("predict", "model", "new", "--reject", "--json", "--top", 4).stdout)
+    assert passes == [4]
+    assert [entry["top"] for entry in entries] == [entry["top"] for entry in plain]
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("backbone", ("efficientnet-lite1",)),
+        ("memory", (2,)),
+        ("size", (64,)),
+        ("capacity", (6,)),
+        ("receipts", ()),
+    ],
+)
+def test_an_existing_model_is_not_given_other_settings(place: Path, option: str, values: tuple[Any, ...]) -> None:
+    run("learn", "model", "january", *SMALL)
+    before = Path("model").read_bytes()
+    refused = run("learn", "model", "february", f"--{option}", *values)
+    assert f"was made with another --{option}" in str(refused.exception)
+    assert Path("model").read_bytes() == before
+
+
+def test_settings_that_a_model_has_may_be_repeated(place: Path) -> None:
+    run("learn", "model", "january", *SMALL)
+    again = run("learn", "model", "february", *SMALL, "--backbone", "efficientnet-lite0")
+    assert again.exit_code == 0, again.output
+
+
+def test_classes_without_test_photos_matter_to_eval_alone(place: Path) -> None:
+    run("learn", "model", "january", *SMALL)
+    (place / "parts" / "test").mkdir(parents=True)
+    (place / "january").rename(place / "parts" / "train")
+    (place / "new" / "china").rename(place / "parts" / "test" / "china")
+    words = "class 'flower' has no image in the test part"
+    assert [words in run(name, "model", "parts").output for name in ("learn", "forget", "eval")] == [False, False, True]
 
 
 def save_rows(path: str, *labels: int) -> None:
@@ -219,7 +266,7 @@ def test_a_file_that_another_process_changes_is_left_alone_with_no_wait(
     with held(changed.absolute()), pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "It is being changed by process" in capsys.readouterr().err
+    assert "The file is locked by process" in capsys.readouterr().err
     assert Path("model").read_bytes() == before
     assert not Path("new").exists()
 
@@ -249,7 +296,7 @@ def test_what_another_process_wrote_while_a_merge_waited_is_not_replaced(place: 
 
         threading.Timer(0.2, finish).start()
         answer = run("merge", "one", "two", "-o", "both")
-    assert "is there already" in str(answer.exception)
+    assert "already exists" in str(answer.exception)
     assert CLDNetClassifier.load("both").classes_.tolist() == [0, 2]
 
 

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cldnet.bench.results import read_folder
-from cldnet.bench.table import build_table, lines
+from cldnet.bench.table import build_table
+from cldnet.bench.table_formats import lines
 from cldnet.cli import app
 
 DEMO = Path(__file__).parents[2] / "docs" / "demo"
@@ -68,7 +69,7 @@ def test_a_file_is_written_whole_as_its_name_says_with_links_from_where_it_is(tm
 def test_a_file_that_does_not_say_its_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     answer = run("table", DEMO, "--out", tmp_path / "new" / "table.txt")
     assert isinstance(answer.exception, ValueError)
-    assert "end its name with .md, .csv or .tex" in str(answer.exception)
+    assert "use .md, .csv or .tex" in str(answer.exception)
     assert not (tmp_path / "new").exists()
     assert run("table", DEMO, "--as", "md", "--out", tmp_path / "table.txt").exit_code == 0
 
@@ -115,4 +116,4 @@ def test_a_report_says_when_there_is_no_browser(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     answer = run("report", DEMO, "--out", tmp_path, "--open")
     assert answer.exit_code == 0
-    assert "no browser" in answer.output
+    assert "No browser" in answer.output

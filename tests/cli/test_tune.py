@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cldnet.bench.cell import Cell, run_cell
-from cldnet.bench.events import Event, Failed, Finished, Outcome
+from cldnet.bench.cell import Cell, file_names, run_cell
 from cldnet.bench.preset import load_presets
 from cldnet.bench.run import RunSpec
 from cldnet.bench.tune import tune
-from cldnet.bench.workers import file_names
+from cldnet.bench.workers import Event, Outcome
 from cldnet.cli import app
 
 runner = CliRunner()
@@ -42,14 +41,14 @@ class Made:
             raise KeyboardInterrupt
         if self.fails:
             for number in range(len(cells)):
-                on_event(Failed(number, "It ran away.", again=False))
+                on_event(Event("failed", number, text="It ran away."))
             return Outcome([None] * len(cells), dict.fromkeys(range(len(cells)), "It ran away."))
         paths: list[Path | None] = []
         for number, (cell, name) in enumerate(zip(cells, file_names(cells), strict=True)):
             path = folder / str(name)
             scores = {**a_result()["scores"], "average_accuracy": 0.5 + cell.spec.options.get("lr", 0.0)}
             path.write_text(json.dumps({**a_result(), "scores": scores}))
-            on_event(Finished(number, path, ran=True))
+            on_event(Event("finished", number, path=path, ran=True))
             paths.append(path)
         return Outcome(paths)
 
@@ -100,7 +99,7 @@ def test_stopping_says_what_is_kept_and_the_same_command_goes_on(folder: Path, m
     arguments = ["--methods", "finetune", "--methods", "ewc", "--trials", "4"]
     answer = invoke(monkeypatch, Made(stopped=True), *arguments)
     assert answer.exit_code == 130
-    assert "Stopped. 4 trials are kept in results/tune/split-digits; the same command goes on." in answer.output
+    assert "Stopped. 4 trials are kept in results/tune/split-digits; run the same command to resume." in answer.output
     assert not (folder / "presets" / "split-digits.toml").exists()
     assert invoke(monkeypatch, Made(), *arguments).exit_code == 0
 
@@ -118,10 +117,10 @@ def test_a_method_whose_trials_all_fail_is_said_to_have_no_settings(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--on", "last=2"], "--on 'last=2' is neither whole nor a number of first tasks, as first=2"),
+        (["--on", "last=2"], "--on 'last=2' should be whole, or a number of first tasks such as first=2"),
         (["--on", "first=0"], "first=0 should be at least 1"),
-        (["--share", "2"], "share=2.0 should lie between 0 and 1"),
-        (["--of", "1.5"], "of=1.5 should be more than 0, and 1 at most"),
+        (["--share", "2"], "share=2.0 should be between 0 and 1"),
+        (["--of", "1.5"], "of=1.5 should be more than 0 and at most 1"),
         (["--methods", "ewcc"], "Did you mean 'ewc'"),
     ],
 )

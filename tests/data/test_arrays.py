@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cldnet.data.arrays import as_inputs, as_targets, as_weights, layout, plain, seen_as_inputs
+from cldnet.data.arrays import as_inputs, as_targets, as_weights, layout, plain
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_tensor_is_a_copy(make: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_large_inputs_are_read_where_they_lie(dtype: Any) -> None:
     array = np.ones((3, 2), dtype)
-    x = seen_as_inputs(array)
+    x = as_inputs(array, copy=False)
     array[0, 0] = 7
     assert x.tolist() == as_inputs(array).tolist()
     assert x.dtype == as_inputs(array).dtype
@@ -72,7 +72,7 @@ def _read_only() -> Any:
     ids=["read-only", "backwards", "by columns", "other byte order", "float16", "int64", "frame", "list"],
 )
 def test_inputs_that_cannot_be_read_where_they_lie_are_copied(inputs: Any) -> None:
-    seen, copied = seen_as_inputs(inputs), as_inputs(inputs)
+    seen, copied = as_inputs(inputs, copy=False), as_inputs(inputs)
     assert torch.equal(seen, copied)
     assert seen.dtype == copied.dtype
     assert seen.is_contiguous()
@@ -120,13 +120,13 @@ def test_grey_images_and_flat_rows_stay_as_they_are() -> None:
     [((63,), (8, 8)), ((4, 16), (8, 8)), ((8, 8), (64,)), ((8, 9, 3), (3, 9, 8)), ((8, 8), (3, 8, 8))],
 )
 def test_inputs_that_do_not_fit_input_shape_are_refused(shape: tuple[int, ...], input_shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"X has rows of shape .* but input_shape=.* holds .* Reshape X"):
+    with pytest.raises(ValueError, match=r"X has samples of shape .* but input_shape=.* holds .* Reshape X"):
         layout(torch.zeros(2, *shape), input_shape)
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
-ROW = "X should have a row of numbers an example"
+ROW = "X should have one row per sample"
 
 
 @pytest.mark.parametrize(
@@ -161,22 +161,22 @@ ROW = "X should have a row of numbers an example"
         (
             np.array([[1, "b"]], dtype=object),
             ValueError,
-            r"could not convert string to float: 'b'\. X should hold numbers: leave",
+            r"could not convert string to float: 'b'\. X should hold numbers: drop",
         ),
         (
             np.full((1, 1), object()),
             TypeError,
-            r"argument must be a string.*, not 'object'\. X should hold numbers: leave",
+            r"argument must be a string.*, not 'object'\. X should hold numbers: drop",
         ),
         (
             np.ones((0, 2)),
             ValueError,
-            r"^Found array with 0 sample\(s\).* is required\. X should have a row an example: leave the",
+            r"^Found array with 0 sample\(s\).* is required\. X should have at least one sample: skip the",
         ),
         (
             np.ones((2, 0)),
             ValueError,
-            r"^Found array with 0 feature\(s\).* is required\. X should have one column or more: look",
+            r"^Found array with 0 feature\(s\).* is required\. X should have at least one column: check",
         ),
         (np.ones((1, 1, 1, 1, 1)), ValueError, r"X has shape .*; expected \(n, features\).*: reshape it\.$"),
         (
@@ -233,9 +233,9 @@ def test_types_that_cannot_be_read_are_refused_with_what_to_do() -> None:
     [
         (
             np.ones(2) * 1j,
-            r"^y has dtype complex128; labels are whole numbers, .*\. Convert them, for example with y\.astype\(str\)",
+            r"^y has dtype complex128; labels are integers, .*\. Convert them, for example with y\.astype\(str\)",
         ),
-        (np.ones((2, 1)) * 1j, "^y should be a 1d array with one label a row"),
+        (np.ones((2, 1)) * 1j, "^y should be a 1d array with one label per sample"),
         (
             np.ones((2, 2)),
             r"^y should be a 1d array .* shape \(2, 2\) instead: give one, for example y\[:, 0\], or y\.argmax",
@@ -285,11 +285,9 @@ def test_weights_are_a_copy_and_one_number_is_for_every_row() -> None:
 
 
 NO_NUMBERS = (
-    r"^sample_weight is no array of numbers; expected one number, 0 or more, for each of the 2 rows: convert it, for"
+    r"^sample_weight is not an array of numbers; expected one weight of at least 0 for each of 2 samples: convert"
 )
-NOT_FINITE = (
-    "^sample_weight contains NaN, infinity or a value too large.*; expected a finite number of 0 or more a row. Drop"
-)
+NOT_FINITE = "^sample_weight contains NaN, infinity or a value too large.*; expected finite weights of at least 0. Drop"
 
 
 @pytest.mark.parametrize(
@@ -301,17 +299,17 @@ NOT_FINITE = (
         ([1.0, None], NOT_FINITE),
         (
             [1.0, -0.5],
-            r"^sample_weight has negative values \(-0.5 is the least\); expected 0 or more a row. To take rows out, use",
+            r"^sample_weight has negative values \(the smallest is -0.5\); expected weights of at least 0. To remove samples",
         ),
         (
             [1.0, 1e-300],
-            r"^sample_weight has values of 1e-300; expected 0, or 1e-12 to 1e\+12, about 1 .* Divide the weights",
+            r"^sample_weight has the value 1e-300; expected 0, or 1e-12 to 1e\+12, about 1 .* Divide the weights",
         ),
-        ([9e-13, 1.0], "^sample_weight has values of 9e-13; expected 0, or 1e-12"),
-        ([2e12, 1.0], r"^sample_weight has values of 2e\+12; expected 0, or 1e-12"),
+        ([9e-13, 1.0], "^sample_weight has the value 9e-13; expected 0, or 1e-12"),
+        ([2e12, 1.0], r"^sample_weight has the value 2e\+12; expected 0, or 1e-12"),
         (
             [1.0] * 3,
-            r"^sample_weight has shape \(3,\); expected \(2,\), one weight a row of X\. Give each row its weight, or leave",
+            r"^sample_weight has shape \(3,\); expected \(2,\), one weight per sample\. Reshape it, or leave",
         ),
         (np.ones((2, 1)), r"^sample_weight has shape \(2, 1\); expected \(2,\)"),
         ([], r"^sample_weight has shape \(0,\); expected \(2,\)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cldnet.data.augment import Augment, Draws
+from cldnet.data.transforms import Augment
 from cldnet.device import generator
 
 augments = st.builds(Augment, crop=st.integers(0, 3), flip=st.booleans(), cutout=st.integers(0, 3))
@@ -20,6 +21,27 @@ augments = st.builds(Augment, crop=st.integers(0, 3), flip=st.booleans(), cutout
 
 def images(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(1, 256, shape, dtype=torch.uint8, generator=generator(seed))
+
+
+class Draws(NamedTuple):
+    crop: tuple[Tensor, Tensor] | None
+    flip: Tensor | None
+    cutout: tuple[Tensor, Tensor] | None
+
+
+def drawn(x: Tensor, augment: Augment, source: torch.Generator) -> Draws:
+    """The same random numbers that the class draws: those of the crop, then of the flip, then of the cutout."""
+
+    def below(limit: int) -> Tensor:
+        return torch.randint(limit, (len(x),), generator=source)
+
+    height, width = x.shape[-2:]
+    shifts = 2 * augment.crop + 1
+    return Draws(
+        crop=(below(shifts), below(shifts)) if augment.crop else None,
+        flip=below(2) if augment.flip else None,
+        cutout=(below(height), below(width)) if augment.cutout else None,
+    )
 
 
 def one_by_one(x: Tensor, draws: Draws, augment: Augment) -> Tensor:
@@ -63,7 +85,7 @@ def test_a_batch_comes_out_as_image_by_image(
     x = images(count, *([] if channels is None else [channels]), height, width, seed=seed)
     before = x.clone()
     varied = augment(x, generator(seed))
-    assert torch.equal(varied, one_by_one(x, augment.draw(x, generator(seed)), augment))
+    assert torch.equal(varied, one_by_one(x, drawn(x, augment, generator(seed)), augment))
     assert varied.dtype == torch.uint8
     assert varied.shape == x.shape
     assert torch.equal(x, before)
@@ -158,23 +180,17 @@ def test_the_text_may_have_blanks_and_any_order() -> None:
         ("flop", "There is no augmentation 'flop'. Did you mean 'flip'"),
         ("", "There is no augmentation ''. Known are crop, flip, cutout"),
         ("crop=4,none", "There is no augmentation 'none'"),
-        ("crop", "'crop' is no augmentation; write it as in 'crop=4,flip,cutout=8'"),
-        ("crop=-1", "'crop=-1' is no augmentation"),
-        ("cutout=2.5", "'cutout=2.5' is no augmentation"),
-        ("cutout=²", "'cutout=²' is no augmentation"),
-        ("flip=1", "'flip=1' is no augmentation"),
-        ("flip,crop=2,flip", "'flip' is twice in"),
+        ("crop", "'crop' is not an augmentation; write it as in 'crop=4,flip,cutout=8'"),
+        ("crop=-1", "'crop=-1' is not an augmentation"),
+        ("cutout=2.5", "'cutout=2.5' is not an augmentation"),
+        ("cutout=²", "'cutout=²' is not an augmentation"),
+        ("flip=1", "'flip=1' is not an augmentation"),
+        ("flip,crop=2,flip", "'flip' appears twice in"),
     ],
 )
 def test_text_that_means_nothing_is_refused_with_a_sentence(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint.replace(".", r"\.")):
         Augment.from_text(text)
-
-
-@pytest.mark.parametrize("options", [{"crop": -1}, {"crop": 1.5}, {"cutout": True}, {"cutout": "8"}, {"flip": 1}])
-def test_wrong_numbers_are_refused_when_it_is_made(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(options))}=.* should be"):
-        Augment(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shape", [(4,), (5, 20), (2, 3, 3, 8, 8), (0, 8, 8)])

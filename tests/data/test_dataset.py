@@ -41,5 +41,5 @@ def test_large_values_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_inputs_and_labels_must_be_as_many() -> None:
-    with pytest.raises(ValueError, match="4 inputs and 3 labels"):
+    with pytest.raises(ValueError, match="4 samples and 3 labels"):
         Part(X, Y[:3])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from cldnet.data.memory import gather, memory_limit, open_array
+from cldnet.data.dataset import gather, open_array
+from cldnet.device import memory_limit
 
 
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +22,7 @@ def test_rows_are_the_same_in_memory_and_in_a_file(monkeypatch: pytest.MonkeyPat
     index = torch.randperm(1000)[:700]
     resident = gather(x, index)
     no_memory(monkeypatch)
-    monkeypatch.setattr("cldnet.data.memory._BLOCK", 4096)  # several blocks
+    monkeypatch.setattr("cldnet.data.dataset._BLOCK", 4096)  # several blocks
     mapped = gather(x, index)
     assert torch.equal(mapped, resident)
     assert torch.equal(resident, x[index])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cldnet.data.normalise import CONSTANTS, constants
+from cldnet.data.transforms import CONSTANTS, constants
 
 
 def test_the_first_tasks_statistics_are_no_constants() -> None:
@@ -23,9 +23,9 @@ def test_constants_are_given_by_name_or_by_number() -> None:
     [
         ("imagenett", (3, 8, 8), "should be first-task, one of half, mnist"),
         ("1:2:3", (3, 8, 8), "should be first-task"),
-        ("imagenet", (28, 28), "has 3 means and 3 spreads; the images have 1 channels"),
+        ("imagenet", (28, 28), "has 3 means and 3 stds; the images have 1 channels"),
         ("half", (64,), "is for images"),
-        ("0.1307:0.3081", (28, 28), "is for pixels from 0 to 1, and these are from 0 to 255"),
+        ("0.1307:0.3081", (28, 28), "is for pixels from 0 to 1, but these are from 0 to 255"),
     ],
 )
 def test_what_cannot_be_is_refused(text: str, shape: tuple[int, ...], complaint: str) -> None:

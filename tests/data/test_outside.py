@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from cldnet import Stream
-from cldnet.data.outside import check_outside, hash_outside, read_outside, shown_outside
-from cldnet.data.streams import split_digits, stream_by_name
+from cldnet.data.streams import check_outside, hash_outside, read_outside, shown_outside, split_digits, stream_by_name
 
 
 def save(folder: Path, shape: tuple[int, ...] = (8, 8), kind: type[np.generic] = np.uint8, count: int = 12) -> str:
@@ -32,7 +31,7 @@ def test_only_training_inputs_are_read_and_what_they_are_is_told(tmp_path: Path)
 
 @pytest.mark.parametrize("text", ["digits", "split-digits", "split-digits,train=0.5"])
 def test_a_stream_s_own_data_are_not_from_outside(text: str) -> None:
-    with pytest.raises(ValueError, match="is split-digits,until=2's own data: name data from elsewhere"):
+    with pytest.raises(ValueError, match="is the data of split-digits,until=2 itself: name other data"):
         read_outside(text, stream_by_name("split-digits,until=2", 3))
 
 
@@ -50,7 +49,7 @@ def test_data_sets_go_by_their_own_names_and_by_those_of_streams(small_data: Pat
 def test_inputs_of_another_shape_or_kind_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"shape \(8, 9\), and split-digits of \(8, 8\): name data of the same shape"):
         read_outside(save(tmp_path, (8, 9)), split_digits(0))
-    with pytest.raises(ValueError, match="has numbers of another range and split-digits has pixels from 0 to 255"):
+    with pytest.raises(ValueError, match="or split-digits has pixels from 0 to 255, and the other numbers"):
         read_outside(save(tmp_path, kind=np.float32), split_digits(0))
 
 
@@ -76,9 +75,9 @@ def test_noise_knows_nothing_of_later_tasks() -> None:
 def test_names_that_nothing_has_are_refused() -> None:
     for text in ("noise", "mnist", "cifar-100", "cifar10,train=0.1", "folder:/nowhere"):
         check_outside(text)
-    with pytest.raises(ValueError, match=r"There are no outside data 'cifar1O'\. Did you mean 'cifar10'"):
+    with pytest.raises(ValueError, match=r"There is no data set 'cifar1O'\. Did you mean 'cifar10'"):
         check_outside("cifar1O")
-    with pytest.raises(ValueError, match=r"'noise,train=0\.1' has options, and noise takes none"):
+    with pytest.raises(ValueError, match=r"'noise,train=0\.1' has options, but noise takes none"):
         check_outside("noise,train=0.1")
 
 

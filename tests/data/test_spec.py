@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cldnet.data.spec import OPTIONS, StreamSpec
+from cldnet.data.streams import OPTIONS, StreamSpec
 
 KINDS = ["folder", "arrays", "table"]
 
@@ -45,11 +45,11 @@ def test_the_folder_that_one_is_in_has_a_name(tmp_path: object, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("split-mnist,blury=0.1", "has an option 'blury', which no stream has. Did you mean 'blurry'?"),
+        ("split-mnist,blury=0.1", "has an option 'blury', which does not exist. Did you mean 'blurry'?"),
         ("split-mnist,online=ten", "online='ten' in .* is not a number"),
         ("split-mnist,split=1+x", "is not a number"),
         ("split-mnist,online=1,online=2", "has the option 'online' twice"),
-        ("folder:", "needs a path behind the colon, such as folder:/home/me/data"),
+        ("folder:", "needs a path after the colon, such as folder:/home/me/data"),
     ],
 )
 def test_what_cannot_be_understood_is_refused(text: str, complaint: str) -> None:

@@ -109,7 +109,7 @@ def test_an_empty_slice_is_refused() -> None:
 
 @pytest.mark.parametrize("cut", [slice(1, None), slice(-1, None), slice(None, None, 2), slice(None, None, -1)])
 def test_a_slice_that_does_not_begin_at_the_first_task_is_refused(cut: slice) -> None:
-    with pytest.raises(ValueError, match=r"A stream can be cut at its end, stream\[:n\]"):
+    with pytest.raises(ValueError, match=r"A slice of a stream must start at its first task: use stream\[:n\]"):
         make()[cut]
 
 
@@ -162,7 +162,7 @@ def test_the_hash_is_the_same_in_another_process() -> None:
 
 def test_printing_shows_the_order_of_the_classes() -> None:
     stream = make(seed=None, name="zoo")
-    assert repr(stream) == f"Stream zoo: 3 tasks [ant bee | cat dog | eel], 30 + 10 rows, {stream.hash}"
+    assert repr(stream) == f"Stream zoo: 3 tasks [ant bee | cat dog | eel], 30 + 10 samples, {stream.hash}"
 
 
 @settings(deadline=None, max_examples=20)
@@ -185,22 +185,22 @@ def test_a_validation_part_divides_the_training_part_and_never_holds_a_test_row(
 
 X, Y = arrays()
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "labels too few": ({"y": Y[:3]}, "X has 40 rows and y has 3 labels"),
+    "labels too few": ({"y": Y[:3]}, "X has 40 samples and y has 3 labels"),
     "labels missing": ({"y": [None] * 40}, "None or NaN"),
     "labels mixed": ({"y": [1, "a"] * 20}, "mixes labels"),
     "NaN": ({"X": np.full((40, 3), np.nan)}, "contains NaN"),
     "no rows": ({"X": X[:0], "y": Y[:0]}, "0 sample"),
-    "one row a class": ({"X": X[:5], "y": Y[:5]}, "Class 'ant' has 1 examples: too few to set 0.25"),
-    "no classes a task": ({"classes_per_task": 0}, "classes_per_task=0 should be a whole number of at least 1"),
-    "half a class a task": ({"classes_per_task": 1.5}, "classes_per_task=1.5 should be a whole number"),
+    "one row a class": ({"X": X[:5], "y": Y[:5]}, "Class 'ant' has 1 samples: too few to set 0.25"),
+    "no classes a task": ({"classes_per_task": 0}, "classes_per_task=0 should be an integer of at least 1"),
+    "half a class a task": ({"classes_per_task": 1.5}, "classes_per_task=1.5 should be an integer"),
     "all for testing": ({"test_size": 1.0}, "expected a share between 0 and 1"),
     "none for testing": ({"test_size": 0.0}, "expected a share between 0 and 1"),
     "unknown test label": ({"X_test": X[:1], "y_test": ["yak"]}, "does not have, such as 'yak'"),
     "test labels of another type": ({"X_test": X[:1], "y_test": [1]}, "The test part has labels that"),
-    "a task without a test row": ({"X_test": X[:1], "y_test": Y[:1]}, "No test row has the label .*'bee'"),
+    "a task without a test row": ({"X_test": X[:1], "y_test": Y[:1]}, "No test sample has the label .*'bee'"),
     "no test inputs": ({"y_test": ["ant"]}, "y_test was given without X_test"),
     "no test labels": ({"X_test": X[:1]}, "y should be a 1d array"),
-    "test rows of another shape": ({"X_test": X[:1, :2], "y_test": ["ant"]}, r"The test part has rows of shape \(2,\)"),
+    "test rows of another shape": ({"X_test": X[:1, :2], "y_test": ["ant"]}, r"The test part has samples of shape \(2,\)"),
 }  # fmt: skip
 
 

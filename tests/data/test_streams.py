@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from cldnet.data.domains import Permutation
-from cldnet.data.streams import STREAMS, split_digits, stream_by_name
+from cldnet.data.streams import STREAMS, Permutation, split_digits, stream_by_name
 
 SHAPES = {
     "split-digits": (5, 10, (8, 8)),
@@ -110,12 +109,12 @@ def test_a_file_that_holds_no_order_is_refused(content: str, tmp_path: Path) -> 
     [
         ("folder", "'folder' lacks a path: write folder:PATH"),
         ("split-digit", "There is no stream 'split-digit'. Did you mean 'split-digits'"),
-        ("split-digits,size=32", "split-digits has no use for the option 'size'"),
-        ("split-mnist,test_size=0.3", "comes with a test part, so test_size has no meaning"),
-        ("split-mnist,tasks=3,classes_per_task=2", "says twice how many classes a task has"),
-        ("split-mnist,split=5+5,first=5", "says twice how many classes a task has"),
-        ("split-mnist,tasks=11", "tasks=11 cannot be: there are 10 classes"),
-        ("split-mnist,order=3+77", "The class order has '77', which no example has"),
+        ("split-digits,size=32", "split-digits does not take the option 'size'"),
+        ("split-mnist,test_size=0.3", "has a test part, so test_size has no effect"),
+        ("split-mnist,tasks=3,classes_per_task=2", "sets the classes per task twice"),
+        ("split-mnist,split=5+5,first=5", "sets the classes per task twice"),
+        ("split-mnist,tasks=11", "tasks=11 is not possible: there are 10 classes"),
+        ("split-mnist,order=3+77", "The class order has '77', which is not a label"),
     ],
 )
 def test_what_cannot_be_is_refused(text: str, complaint: str, small_data: Path) -> None:

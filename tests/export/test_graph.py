@@ -11,13 +11,13 @@ from tests.export.samples import KINDS, rows, taught
 from torch import nn
 
 from cldnet import CLDNetClassifier
-from cldnet.export.graph import Answering, traced
+from cldnet.export.graph import TraceableClassifier, trace
 from cldnet.nets import FeatureMap, RandomReLU
 
 
 def answers(clf: CLDNetClassifier, x: Any) -> tuple[np.ndarray, np.ndarray]:
     with torch.no_grad():
-        probabilities, scores = Answering(clf._fitted()).eval()(torch.from_numpy(np.ascontiguousarray(x)))
+        probabilities, scores = TraceableClassifier(clf._fitted()).eval()(torch.from_numpy(np.ascontiguousarray(x)))
     return probabilities.numpy(), scores.numpy()
 
 
@@ -69,7 +69,7 @@ def test_one_class_is_enough() -> None:
 def test_the_model_stays_as_it_was() -> None:
     clf, x = taught("cnn")
     before, state = clf.predict_proba(x), {name: t.clone() for name, t in clf._fitted().learner.state_dict().items()}
-    traced(clf._fitted())
+    trace(clf._fitted())
     assert all(torch.equal(tensor, state[name]) for name, tensor in clf._fitted().learner.state_dict().items())
     assert np.array_equal(clf.predict_proba(x), before)
     assert all(parameter.requires_grad for parameter in clf._fitted().learner.parameters())
@@ -96,7 +96,7 @@ class Stubborn(nn.Module):
 
 def test_what_cannot_be_traced_is_said() -> None:
     x, y = rows()
-    with pytest.raises(ValueError, match="A model over OwnMap cannot be exported: only maps of the library's own"):
-        traced(CLDNetClassifier(backbone=OwnMap(), random_state=0).fit(x, y)._fitted())
-    with pytest.raises(ValueError, match=r"This model cannot be exported: torch.export does not take it \("):
-        traced(CLDNetClassifier(backbone=Stubborn(), random_state=0).fit(x, y)._fitted())
+    with pytest.raises(ValueError, match="A model over OwnMap cannot be exported: only the library's own maps"):
+        trace(CLDNetClassifier(backbone=OwnMap(), random_state=0).fit(x, y)._fitted())
+    with pytest.raises(ValueError, match=r"This model cannot be exported: torch.export failed \("):
+        trace(CLDNetClassifier(backbone=Stubborn(), random_state=0).fit(x, y)._fitted())

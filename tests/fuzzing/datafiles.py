@@ -22,12 +22,10 @@ import numpy as np
 import torch
 
 from cldnet.data.dataset import Dataset
-from cldnet.data.files.arrayfiles import read_arrays
-from cldnet.data.files.cifar import read_cifar10, read_cifar100
-from cldnet.data.files.idx import read_mnist
-from cldnet.data.files.tables import read_table
-from cldnet.data.images.reader import read_images
-from cldnet.data.unpack import unpack
+from cldnet.data.download import unpack
+from cldnet.data.files import read_arrays, read_table
+from cldnet.data.images.cache import read_images
+from cldnet.data.published import read_cifar10, read_cifar100, read_mnist
 from fuzzing.guard import ViolationError, Watch, watched
 from fuzzing.mutations import Payload, foreign, gzip_bomb, misplace, spoil, zlib_bomb
 
@@ -66,12 +64,6 @@ def _write_cifar100(folder: Path) -> None:
     for name in ("train", "test"):
         (folder / f"{name}.bin").write_bytes(_records(3, (20, 100)))
     (folder / "fine_label_names.txt").write_text("".join(f"fine {number}\n" for number in range(100)))
-
-
-def _write_pickles(folder: Path) -> None:
-    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        batch = {"data": DRAW.integers(0, 256, (2, 3072), dtype=np.uint8), "labels": [3, 7]}
-        (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
 
 
 def _write_npz(folder: Path) -> None:
@@ -148,7 +140,6 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Dataset | None]]
     "idx.gz": (lambda folder: _write_idx(folder, ".gz"), lambda folder: read_mnist(folder, "set")),
     "cifar-10": (_write_cifar10, read_cifar10),
     "cifar-100": (_write_cifar100, read_cifar100),
-    "cifar-10 pickles": (_write_pickles, read_cifar10),
     "npz": (_write_npz, lambda folder: read_arrays(_only(folder))),
     "npy": (_write_npy, read_arrays),
     "csv": (_write_csv, lambda folder: read_table(_only(folder))),
@@ -368,19 +359,6 @@ def _forge(name: str, draw: random.Random, mark: Path) -> tuple[bytes, str]:
             bytes([0, 0, draw.choice((8, 8, 9, 13)), len(sides)]) + struct.pack(f">{len(sides)}I", *sides) + bytes(432)
         )
         return gzip.compress(content) if name == "idx.gz" else content, f"an idx file of {sides}"
-    if name == "cifar-10 pickles":
-        batch: Any = draw.choice(
-            (
-                {
-                    "data": np.zeros((2, 3072), np.uint8),
-                    "labels": draw.choice(([1, 2**70], [-1, 3], "ab", [1.0, 2.0], [True, 1])),
-                },
-                {"data": np.zeros((2, 3072)), "labels": [1, 2]},
-                {"data": Payload(mark), "labels": [1, 2]},
-                [{}] * 1000,
-            )
-        )
-        return pickle.dumps(batch, protocol=draw.choice((0, 1, 2, 3, 4))), "another batch"
     return draw.randbytes(3073 * draw.choice((0, 1, 2))), "random records"
 
 

@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-import cldnet.store as store
+import cldnet.storage as store
 from cldnet import CLDNetClassifier, load_map, merge, save_map
-from cldnet.fit import Midway
-from cldnet.midway import MidwayFile
+from cldnet.estimator.statistics import Statistics
+from cldnet.methods.fit import TaskCheckpoint
 from cldnet.nets import (
     FEATURE_MAPS,
     Expanded,
@@ -33,12 +33,12 @@ from cldnet.nets import (
     RandomReLU,
     WhitenedPatches,
 )
-from cldnet.statistics import Statistics
+from cldnet.storage.checkpoint import SessionCheckpoint
 from fuzzing.guard import ViolationError, Watch, refusal, watched
 from fuzzing.mutations import VALUES, foreign, misplace, nested, spoil
 
 #: How a file of a session is asked where it stands.
-Call = Callable[[MidwayFile], Midway | None]
+Call = Callable[[SessionCheckpoint], TaskCheckpoint | None]
 DRAW = np.random.default_rng(0)
 Y = np.arange(24) % 3
 X = DRAW.normal(size=(24, 6)) + 3 * Y[:, None]
@@ -166,32 +166,32 @@ class PowerCutError(BaseException):
     """The process is gone."""
 
 
-class _Cut(MidwayFile):
-    def __call__(self, midway: Callable[[], Midway]) -> None:
+class _Cut(SessionCheckpoint):
+    def __call__(self, midway: Callable[[], TaskCheckpoint]) -> None:
         super().__call__(midway)
         if midway().batches == 2:
             raise PowerCutError
 
 
-def _session_of(clf: CLDNetClassifier, path: Path, file: type[MidwayFile]) -> Call:
+def _session_of(clf: CLDNetClassifier, path: Path, file: type[SessionCheckpoint]) -> Call:
     """Teach in a session that is kept in a file, and tell what the file was asked by whether it is that of the call."""
-    import cldnet.classifier
+    import cldnet.estimator.classifier
 
     known: list[Call] = []
 
     class Known(file):  # type: ignore[misc, valid-type]
-        def begun(self, *arguments: Any, **named: Any) -> Midway | None:
-            known.append(lambda file: MidwayFile.begun(file, *arguments, **named))
-            return super().begun(*arguments, **named)
+        def resume(self, *arguments: Any, **named: Any) -> TaskCheckpoint | None:
+            known.append(lambda file: SessionCheckpoint.resume(file, *arguments, **named))
+            return super().resume(*arguments, **named)
 
-    before, cldnet.classifier.MidwayFile = cldnet.classifier.MidwayFile, Known  # type: ignore[misc]
+    before, cldnet.estimator.classifier.SessionCheckpoint = cldnet.estimator.classifier.SessionCheckpoint, Known  # type: ignore[misc]
     try:
         with clf.session(path, every=0):
             clf.partial_fit(X, Y)
     except PowerCutError:
         pass
     finally:
-        cldnet.classifier.MidwayFile = before  # type: ignore[misc]
+        cldnet.estimator.classifier.SessionCheckpoint = before  # type: ignore[misc]
     return known[0]
 
 
@@ -205,19 +205,19 @@ def _interrupted(path: Path) -> None:
 
 def _go_on(session: Any, path: Path) -> None:
     clf = _learner()
-    _session_of(clf, path, MidwayFile)
+    _session_of(clf, path, SessionCheckpoint)
     _finite(clf.decision_function(X))
 
 
-def _as_written(midway: Midway, path: Path) -> None:
+def _as_written(midway: TaskCheckpoint, path: Path) -> None:
     path.unlink(missing_ok=True)
-    file = MidwayFile(path, 0)
+    file = SessionCheckpoint(path, 0)
     SESSION_CALL[0](file)  # nothing is there, and the file knows whose it will be
     file(lambda: midway)
 
 
-def _load_session(path: Path) -> Midway:
-    midway = SESSION_CALL[0](MidwayFile(path, 0))
+def _load_session(path: Path) -> TaskCheckpoint:
+    midway = SESSION_CALL[0](SessionCheckpoint(path, 0))
     if midway is None:
         raise FileNotFoundError("There is no session, so it would begin anew.")
     return midway

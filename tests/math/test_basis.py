@@ -192,9 +192,9 @@ def test_a_gamma_below_welch_is_refused_and_the_advice_is_sound(sizes, fraction)
     [
         ({"count": 0, "dim": 3}, "must both be at least 1"),
         ({"count": 3, "dim": 0}, "must both be at least 1"),
-        ({"count": 3, "dim": 4, "gamma": -0.1}, r"must lie in \[0, 1\)"),
-        ({"count": 3, "dim": 4, "gamma": 1.0}, r"must lie in \[0, 1\)"),
-        ({"count": 3, "dim": 4, "gamma": float("nan")}, r"must lie in \[0, 1\)"),
+        ({"count": 3, "dim": 4, "gamma": -0.1}, r"must be in \[0, 1\)"),
+        ({"count": 3, "dim": 4, "gamma": 1.0}, r"must be in \[0, 1\)"),
+        ({"count": 3, "dim": 4, "gamma": float("nan")}, r"must be in \[0, 1\)"),
         ({"count": 3, "dim": 2, "gamma": 0.9, "max_steps": 0}, "must be at least 1"),
         ({"count": 3, "dim": 1, "gamma": 0.9}, "below 1.000000"),
     ],
@@ -260,19 +260,19 @@ def test_the_seed_alone_decides_on_vectors_that_are_added():
 def test_a_table_is_not_cut():
     table = basis_vectors(5, 8)
     assert torch.equal(extend_basis(table, 5), table)
-    with pytest.raises(ValueError, match="count=4 is less than the 5 vectors that are there"):
+    with pytest.raises(ValueError, match="count=4 must be at least 5"):
         extend_basis(table, 4)
 
 
 def test_tables_that_would_take_hours_are_refused(monkeypatch):
-    monkeypatch.setattr(module, "_MOST", 20)
+    monkeypatch.setattr(module, "_MAX_VECTORS", 20)
     for count, dim in ((20, 5), (30, 30)):
         assert len(basis_vectors(count, dim, gamma=0.9)) == count
     with pytest.raises(
-        ValueError, match=r"21 vectors of length 5 would take hours .* a length of 21, .* or 20 vectors"
+        ValueError, match=r"21 vectors of length 5 would take hours .* a length of 21, .* or at most 20 vectors"
     ):
         basis_vectors(21, 5, gamma=0.9)
-    with pytest.raises(ValueError, match=r"31 vectors of length 30 would take hours .* 30 vectors at most"):
+    with pytest.raises(ValueError, match=r"31 vectors of length 30 would take hours .* at most 30 vectors"):
         extend_basis(basis_vectors(30, 30), 31, gamma=0.9)
 
 
@@ -295,3 +295,9 @@ def test_what_can_be_reached_is_its_formula(count, dim):
 def test_an_empty_table_cannot_be_extended():
     with pytest.raises(ValueError, match="count=0 and dim=5 must both be at least 1"):
         extend_basis(torch.zeros(0, 5), 3)
+
+
+def test_the_reachable_gamma_is_the_one_asked_for_while_vectors_can_be_orthogonal() -> None:
+    assert reachable_gamma(1000, 1000) == 0.04
+    assert reachable_gamma(1000, 200) == pytest.approx(0.101, abs=5e-4)
+    assert reachable_gamma(1000, 20) == pytest.approx(0.511, abs=5e-4)

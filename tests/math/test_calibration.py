@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 
 from cldnet.math import calibration as module
 from cldnet.math.calibration import Calibration, calibrate, distance, known_probability
-from cldnet.math.discriminant import discriminant
-from cldnet.math.left_out import Choice, LeftOut, left_out_scores
+from cldnet.math.discriminant import linear_discriminant
+from cldnet.math.leave_one_out import LeaveOneOut, RidgeSolution, leave_one_out_dense
 from cldnet.math.ridge import ridge
 
 relaxed = settings(deadline=None, max_examples=25)
@@ -57,7 +57,7 @@ def digits(classes, features, seed):
 
 
 def scored(vectors, choice, sums):
-    weights, offset = discriminant(left_out_scores(choice, *sums))
+    weights, offset = linear_discriminant(leave_one_out_dense(choice, *sums))
     return vectors @ weights + offset
 
 
@@ -215,7 +215,7 @@ def test_without_freedom_probabilities_say_that_nothing_is_known(freedom):
 
 
 def test_no_rows_at_all_give_finite_figures():
-    choice = Choice(1.0, torch.zeros(5, 2, dtype=torch.float64), 0.0, 0.0)
+    choice = RidgeSolution(1.0, torch.zeros(5, 2, dtype=torch.float64), 0.0, 0.0)
     calibration = calibrate(choice, torch.zeros(5, 2, dtype=torch.float64), torch.zeros(2), 0.0)
     assert finite(calibration)
 
@@ -223,7 +223,7 @@ def test_no_rows_at_all_give_finite_figures():
 def test_classes_are_drawn_in_their_shares():
     """To the row, where the shares allow it: chance there would only blur the temperature."""
     weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
-    _, classes = module._draw(LeftOut(torch.eye(3).double(), 0.1 * torch.eye(3).double(), weights))
+    _, classes = module._draw(LeaveOneOut(torch.eye(3).double(), 0.1 * torch.eye(3).double(), weights))
     assert torch.bincount(classes).tolist() == [module.DRAWS // 4, module.DRAWS // 2, module.DRAWS // 4]
 
 
@@ -242,5 +242,5 @@ def test_the_temperature_has_the_least_cross_entropy_of_smoothed_targets(classes
 
 def test_a_covariance_that_rounding_made_slightly_negative_is_drawn_from():
     covariance = torch.diag(torch.tensor([0.1, -1e-18], dtype=torch.float64))
-    vectors, _ = module._draw(LeftOut(torch.eye(2).double(), covariance, torch.tensor([3.0, 3.0]).double()))
+    vectors, _ = module._draw(LeaveOneOut(torch.eye(2).double(), covariance, torch.tensor([3.0, 3.0]).double()))
     assert vectors.isfinite().all()

@@ -11,8 +11,8 @@ from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from cldnet.math import discriminant as module
-from cldnet.math.discriminant import discriminant, rule_for, separation
-from cldnet.math.left_out import LeftOut, left_out_scores
+from cldnet.math.discriminant import linear_discriminant, separation
+from cldnet.math.leave_one_out import LeaveOneOut, leave_one_out_dense
 from cldnet.math.ridge import ridge
 
 relaxed = settings(deadline=None, max_examples=25)
@@ -28,23 +28,23 @@ def clouds(rows, classes, seed):
     )
     means = np.stack([s[y == c].mean(0) for c in range(classes)])
     within = (s - means[y]).T @ (s - means[y]) / rows
-    return s, y, LeftOut(*(torch.from_numpy(part) for part in (means, within, np.bincount(y).astype(float))))
+    return s, y, LeaveOneOut(*(torch.from_numpy(part) for part in (means, within, np.bincount(y).astype(float))))
 
 
 @pytest.fixture
 def as_it_is(monkeypatch):
     """Take means and covariance at face value."""
-    monkeypatch.setattr(module, "EVEN_ROWS", 0.0)
-    monkeypatch.setattr(module, "OWN_ROWS", 0.0)
+    monkeypatch.setattr(module, "COVARIANCE_PRIOR", 0.0)
+    monkeypatch.setattr(module, "MEAN_PRIOR", 0.0)
 
 
 @pytest.mark.usefixtures("as_it_is")
 @pytest.mark.parametrize("classes", [2, 3, 7])
 @pytest.mark.parametrize("seed", range(3))
 def test_probabilities_are_those_of_scikit_learn(classes, seed):
-    s, y, left_out = clouds(200, classes, seed)
+    s, y, estimate = clouds(200, classes, seed)
     expected = LinearDiscriminantAnalysis(solver="lsqr").fit(s, y).predict_proba(s)
-    weights, offset = discriminant(left_out)
+    weights, offset = linear_discriminant(estimate)
     found = torch.softmax(torch.from_numpy(s) @ weights + offset, 1)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
@@ -53,18 +53,18 @@ def test_probabilities_are_those_of_scikit_learn(classes, seed):
 @relaxed
 @given(st.integers(2, 6), seeds)
 def test_separation_is_the_trace_of_between_over_within(classes, seed):
-    _, y, left_out = clouds(60, classes, seed)
-    means, within = (part.numpy() for part in left_out[:2])
+    _, y, estimate = clouds(60, classes, seed)
+    means, within = (part.numpy() for part in estimate[:2])
     between = np.cov(means[y], rowvar=False, bias=True)
-    assert separation(left_out) == pytest.approx(np.trace(np.linalg.solve(within, between)), rel=1e-6)
+    assert separation(estimate) == pytest.approx(np.trace(np.linalg.solve(within, between)), rel=1e-6)
 
 
 @relaxed
 @given(st.integers(2, 6), seeds)
 def test_separation_does_not_depend_on_the_scale_of_scores(classes, seed):
     means, within, counts, _ = clouds(60, classes, seed)[2]
-    other = LeftOut(3 * means, 9 * within, counts)
-    assert separation(other) == pytest.approx(separation(LeftOut(means, within, counts)), rel=1e-9)
+    other = LeaveOneOut(3 * means, 9 * within, counts)
+    assert separation(other) == pytest.approx(separation(LeaveOneOut(means, within, counts)), rel=1e-9)
 
 
 @relaxed
@@ -72,18 +72,18 @@ def test_separation_does_not_depend_on_the_scale_of_scores(classes, seed):
 def test_the_order_of_classes_does_not_matter(classes, seed):
     s, _, (means, within, counts, _) = clouds(60, classes, seed)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(classes))
-    weights, offset = discriminant(LeftOut(means, within, counts))
-    again, moved = discriminant(LeftOut(means[order][:, order], within[order][:, order], counts[order]))
+    weights, offset = linear_discriminant(LeaveOneOut(means, within, counts))
+    again, moved = linear_discriminant(LeaveOneOut(means[order][:, order], within[order][:, order], counts[order]))
     vectors = torch.from_numpy(s)
     torch.testing.assert_close(vectors[:, order] @ again + moved, (vectors @ weights + offset)[:, order])
 
 
 def test_one_class_and_none_at_all_are_fine():
     for classes in (0, 1):
-        left_out = LeftOut(
+        estimate = LeaveOneOut(
             torch.full((classes, classes), 0.9).double(), torch.eye(classes).double(), torch.ones(classes).double()
         )
-        weights, offset = discriminant(left_out)
+        weights, offset = linear_discriminant(estimate)
         assert not weights.any()
         assert not offset.any()
 
@@ -101,7 +101,7 @@ def digits(of_odd, of_even, seed):
     Y = torch.eye(10, dtype=torch.float64)[y[learned]]
     sums = H[learned].T @ Y, Y.sum(0), float(len(learned))
     choice = ridge(H[learned].T @ H[learned], *sums, None)
-    weights, offset = discriminant(left_out_scores(choice, *sums))
+    weights, offset = linear_discriminant(leave_one_out_dense(choice, *sums))
     vectors = H[unseen] @ choice.solution
     answers = vectors.argmax(1), (vectors @ weights + offset).argmax(1)
     return [float((answer == y[unseen]).double().mean()) for answer in answers]
@@ -116,8 +116,10 @@ def test_of_real_digits_more_are_right_when_some_are_rare_and_none_are_lost_othe
 
 
 def test_errors_too_small_to_tell_from_rounding_leave_the_nearest_class_vector():
-    inverted = LeftOut(1.0 - torch.eye(3).double(), torch.eye(3).double(), torch.full((3,), 9.0).double(), factor=1e3)
-    weights, offset = discriminant(inverted)
+    inverted = LeaveOneOut(
+        1.0 - torch.eye(3).double(), torch.eye(3).double(), torch.full((3,), 9.0).double(), factor=1e3
+    )
+    weights, offset = linear_discriminant(inverted)
     vectors = torch.rand(50, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert torch.equal((vectors @ weights + offset).argmax(1), vectors.argmax(1))
 
@@ -127,7 +129,7 @@ def test_the_mean_of_a_class_of_few_rows_is_drawn_to_its_vector_by_one_row():
     random = np.random.default_rng(0)
     means, counts = random.normal(size=(3, 3)), np.array([1.0, 4.0, 50.0])
     covariance = np.diag([0.2, 0.3, 0.4])
-    left_out = LeftOut(*(torch.from_numpy(part) for part in (means, covariance, counts)))
+    estimate = LeaveOneOut(*(torch.from_numpy(part) for part in (means, covariance, counts)))
     drawn = np.stack([(n * mean + own) / (n + 1) for n, mean, own in zip(counts, means, np.eye(3), strict=True)])
     rows, even = counts.sum(), 10.0 * 3
     within = np.linalg.inv((rows * covariance + even * np.trace(covariance) / 3 * np.eye(3)) / (rows + even))
@@ -140,14 +142,16 @@ def test_the_mean_of_a_class_of_few_rows_is_drawn_to_its_vector_by_one_row():
         ],
         1,
     )
-    np.testing.assert_allclose(rule_for(left_out).scores(torch.from_numpy(s)), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        linear_discriminant(estimate).scores(torch.from_numpy(s)), expected, rtol=1e-10, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("factor", "kept"), [(0.5, 1.0), (20.0, 1.0), (40.0, 0.5), (1e3, 0.02)])
 def test_means_that_were_magnified_too_much_are_drawn_back(factor, kept):
     _, _, (means, within, counts, _) = clouds(60, 3, 0)
     own = torch.eye(3, dtype=torch.float64)
-    found = discriminant(LeftOut(means, within, counts, factor))
-    expected = discriminant(LeftOut(own + kept * (means - own), within, counts))
+    found = linear_discriminant(LeaveOneOut(means, within, counts, factor))
+    expected = linear_discriminant(LeaveOneOut(own + kept * (means - own), within, counts))
     torch.testing.assert_close(found.weights, expected.weights)
     torch.testing.assert_close(found.offset, expected.offset)

@@ -126,7 +126,7 @@ def test_scores_are_frozen():
         ([[0.9], [0.9]], "Row 1 .* tasks 0 to 1"),
         ([0.9, 0.8], "Row 0 .* needs an accuracy"),
         ([[0.9], [math.nan, 0.9]], "Row 1 .* NaN"),
-        ([[90.0]], "divide percentages by 100"),
+        ([[90.0]], "Divide percentages by 100"),
         ([[-0.1]], r"outside \[0, 1\]"),
         ([[math.inf]], r"outside \[0, 1\]"),
     ],

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
 from cldnet.math import ridge as module
-from cldnet.math.penalty import START, candidates
-from cldnet.math.ridge import ridge, solve, solve_mixed
-from cldnet.math.sketch import diagonal_ridge, sketched_ridge
+from cldnet.math.ridge import START, candidates, diagonal_ridge, ridge, sketched_ridge, solve, solve_mixed
 
 relaxed = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**31 - 1)

@@ -35,7 +35,8 @@ def packed_products(h, weight=None, dtype=torch.float32):
     right = torch.from_numpy(h).to(dtype)
     left = right if weight is None else right * torch.from_numpy(weight)[:, None].to(dtype)
     packed = torch.zeros(symmetric.packed_length(h.shape[1]), dtype=torch.float64)
-    symmetric.add_products_(packed, left, right)
+    for tile in symmetric.tiles(packed, h.shape[1]):
+        symmetric.add_to_tile_(tile, left, right)
     return packed
 
 
@@ -92,7 +93,8 @@ def test_what_is_taken_back_leaves_nothing(m, block, seed):
     h = torch.from_numpy(whole_numbers(10, m, seed)).float()
     with blocks_of(block):
         packed = packed_products(h.numpy())
-        symmetric.add_products_(packed, h, h, sign=-1.0)
+        for tile in symmetric.tiles(packed, m):
+            symmetric.add_to_tile_(tile, h, h, sign=-1.0)
     assert not packed.any()
 
 

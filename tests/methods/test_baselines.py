@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from cldnet.device import generator
-from cldnet.fit import fit_task
-from cldnet.footprint import footprint
+from cldnet.estimator.footprint import footprint
 from cldnet.methods import build_learner
+from cldnet.methods.fit import fit_task
 from cldnet.methods.gradient import weighted_mean
 from cldnet.methods.learner import Batch, Setting, TaskData
 

@@ -9,34 +9,38 @@ import warnings
 
 import pytest
 import torch
+from tests.math import hsic_reference as reference
 from torch import nn
 from torch.nn import functional as F
 
 from cldnet.device import generator
-from cldnet.fit import fit_task
 from cldnet.math import hsic
 from cldnet.math.basis import basis_vectors
 from cldnet.methods import build_learner
-from cldnet.methods.cldnet_paper import CLDNetPaperConfig
+from cldnet.methods.cldnet import CLDNetPaperConfig
 from cldnet.methods.config import config_from_json, config_to_json
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Batch, Setting, TaskData
 from cldnet.methods.owm import OWMConfig
 from cldnet.methods.parts.alpha import AdaptiveAlpha, ConstantAlpha, DecayingAlpha, PerTask
-from cldnet.methods.parts.dependence import NormalisedHSIC, TraceHSIC
-from cldnet.methods.parts.pointing import Cosine, InnerProduct, PerAlpha
 from cldnet.methods.parts.projection import BatchMean, EverySample
-from cldnet.methods.parts.readings import (
+from cldnet.methods.parts.variants import (
     AllClasses,
+    Cosine,
     EmbeddingAlone,
     EveryStep,
     FixedLast,
     FreeLast,
+    InnerProduct,
     InTurn,
     Last,
+    NormalisedHSIC,
+    PerAlpha,
     SeenClasses,
     TaskClasses,
     TaskEnd,
     Together,
+    TraceHSIC,
 )
 from cldnet.methods.pnn import PNNConfig
 
@@ -102,7 +106,7 @@ def test_every_reading_learns_and_every_one_is_another(field):
         first, second = blobs([0, 1]), blobs([2, 3])
         for task in (first, second):
             fit_task(learner, task, epochs=6, batch_size=16)
-            right = task.rows[learner.logits(task.x)[:, task.rows].argmax(1)] == task.y
+            right = task.class_rows[learner.logits(task.x)[:, task.class_rows].argmax(1)] == task.y
             assert right.float().mean() > 0.9, f"{field}={value} does not learn"
         states.append(state_of(learner))
     for i, state in enumerate(states):
@@ -172,7 +176,7 @@ def test_rows_of_weight_zero_reach_no_projector_that_is_fed_at_the_end_either():
 def test_what_is_built_in_cannot_change_later(method, options):
     learner = build_learner(method, Setting((12,), 8, seed=0))
     before = learner.config
-    with pytest.raises(ValueError, match=r"cannot follow .*: make a new model"):
+    with pytest.raises(ValueError, match=r"cannot change from .*: make a new model"):
         learner.configure(options)
     assert learner.config == before
 
@@ -200,7 +204,7 @@ def test_a_free_last_layer_is_not_projected_and_a_fixed_one_rests():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"similarity": Cosine()}, "needs a direction to begin with"),
+        ({"similarity": Cosine()}, "needs embeddings that are not zero"),
         ({"alpha": DecayingAlpha()}, "use ConstantAlpha"),
         ({"hidden_share": -0.1}, "hidden_share=-0.1 should not be negative"),
     ],
@@ -228,10 +232,10 @@ def test_the_bottleneck_moves_each_layer_by_its_own_objective_only(dependence):
 
     def objective(z):
         if isinstance(dependence, TraceHSIC):
-            kernel, inputs = hsic.median_kernel(z), hsic.median_kernel(x)
-            return hsic.hsic(kernel, inputs) - 3.0 * hsic.hsic(kernel, labels)
-        kernel, inputs = hsic.gaussian_kernel(z), hsic.gaussian_kernel(x)
-        return hsic.nhsic(kernel, inputs) - 3.0 * hsic.nhsic(kernel, labels)
+            kernel, inputs = reference.median_kernel(z), reference.median_kernel(x)
+            return reference.hsic(kernel, inputs) - 3.0 * reference.hsic(kernel, labels)
+        kernel, inputs = reference.gaussian_kernel(z), reference.gaussian_kernel(x)
+        return reference.nhsic(kernel, inputs) - 3.0 * reference.nhsic(kernel, labels)
 
     below = x
     layers = [*(m for m in learner.net.modules() if isinstance(m, nn.Linear)), learner.embedding]
@@ -462,13 +466,19 @@ def test_a_configuration_goes_through_json_unchanged(config):
         ("owm", {"alpha": 0.1}, r"alpha=0\.1 should be a part such as PerTask"),
         ("cldnet-paper", {"hbo_lr": -1}, r"hbo_lr=-1 should not be negative"),
         ("cldnet-paper", {"temperature": 0}, r"temperature=0 should be a positive number"),
+        ("cldnet", {"similarity": EveryStep()}, r"similarity=EveryStep\(\) should be a part such as InnerProduct\(\)"),
+        ("cldnet", {"rate": Cosine()}, r"rate=Cosine\(\) should be a part such as PerAlpha\(\)"),
+        ("cldnet", {"dependence": Cosine()}, r"dependence=Cosine\(\) should be a part such as NormalisedHSIC"),
+        ("cldnet", {"feed": Cosine()}, r"feed=Cosine\(\) should be a part such as EveryVector\(\)"),
+        ("cldnet", {"alpha": Cosine()}, r"alpha=Cosine\(\) should be a part such as ConstantAlpha"),
+        ("owm", {"alpha": [0.1]}, r"alpha=\[0\.1\] should be a part such as PerTask"),
         ("cldnet-paper", {"steps": "in turn"}, r"steps='in turn' should be a part such as InTurn\(\)"),
         ("cldnet-paper", {"softmax": AllClasses}, r"softmax=<class .*> should be a part such as SeenClasses\(\)"),
         ("exact", {"alpha": 0}, r"alpha=0 should be 'gcv' or a positive number"),
         ("exact", {"alpha": True}, r"alpha=True should be"),
         ("exact", {"alpha": "auto"}, r"alpha='auto' should be"),
-        ("er", {"memory": -1}, r"memory=-1 and replay=32 should not be negative"),
-        ("ewc", {"strength": -1}, r"strength=-1 should not be negative"),
+        ("er", {"memory": -1}, r"memory=-1 should not be negative"),
+        ("ewc", {"strength": -1}, r"strength=-1 should be a finite number, 0 or more"),
         ("ewc-batched", {"fisher_batch": 0}, r"fisher_batch=0 should be at least 1"),
         ("pnn", {"widths": ()}, r"widths=\(\) should be one or more"),
         ("cldnet-paper", {"betta": 1.0, "beta": 2.0}, r"does not take betta; it takes lr, .*beta, embed_dim"),
@@ -542,14 +552,14 @@ def test_the_table_is_made_when_the_first_task_begins_and_never_by_loading(monke
 
 
 def test_a_bound_that_cannot_be_kept_is_refused_before_any_table_is_made():
-    with pytest.raises(ValueError, match=r"cannot keep gamma=0\.1"):
+    with pytest.raises(ValueError, match=r"cannot have gamma=0\.1"):
         make(method="cldnet", embed_dim=4, gamma=0.1)
 
 
 @pytest.mark.parametrize("shape", [(8, 4), (7, 5), (0, 4), (40,)])
 def test_a_table_of_another_shape_is_refused(shape):
     learner = make(method="cldnet", embed_dim=5, gamma=0.5)
-    with pytest.raises(ValueError, match=r"class vectors of shape .* has \(8, 5\)"):
+    with pytest.raises(ValueError, match=r"class vectors of shape .* need \(8, 5\)"):
         learner.load_state({**learner.state_dict(), "basis": torch.zeros(shape)})
 
 
@@ -564,7 +574,7 @@ def test_room_for_more_classes_leaves_all_scores_as_they_are(method):
     assert torch.equal(learner.logits(blobs([0, 1]).x), before)
     fit_task(learner, blobs([7]), epochs=1, batch_size=16)
     assert learner.logits(blobs([7]).x).shape == (40, 8)
-    with pytest.raises(ValueError, match="capacity=7 is less than the 8 classes that there is room for"):
+    with pytest.raises(ValueError, match="capacity=7 is below the present capacity of 8"):
         learner.extend(7)
     again = build_learner(method, learner.setting, {**options, **({"gamma": learner.config.gamma} if options else {})})
     again.load_state(learner.state_dict())
@@ -572,5 +582,5 @@ def test_room_for_more_classes_leaves_all_scores_as_they_are(method):
 
 
 def test_a_method_that_cannot_make_room_says_so():
-    with pytest.raises(ValueError, match=r"Finetune.* has room for 8 classes and cannot get more: make a new one"):
+    with pytest.raises(ValueError, match=r"Finetune.* cannot raise its capacity of 8 classes: make a new model"):
         make(method="finetune").extend(9)

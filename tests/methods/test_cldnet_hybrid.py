@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from cldnet.device import generator
-from cldnet.fit import fit_task
 from cldnet.methods import build_learner
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Setting, TaskData
 
 CENTRES = 2.0 * torch.randn(6, 8, generator=generator(0))

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cldnet.fit import fit_task
-from cldnet.methods import build_learner
+from cldnet.methods import METHODS, build_learner, read_method
 from cldnet.methods.dmc import DMC, DMCConfig, double_targets
-from cldnet.methods.learner import Learner, Setting, TaskData
+from cldnet.methods.fit import fit_task
+from cldnet.methods.learner import Learner, Setting, TakesOutsideData, TaskData
 
 CENTRES = 5.0 * torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
 OUTSIDE = 5.0 * torch.randn(300, 5, generator=torch.Generator().manual_seed(2))
@@ -143,7 +143,7 @@ def test_without_outside_data_it_says_what_to_do_and_nothing_changes() -> None:
     assert torch.equal(loaded.logits(OUTSIDE), learner.logits(OUTSIDE))  # it can answer, and not learn
     before = {name: tensor.clone() for name, tensor in loaded.state_dict().items()}
     with pytest.raises(
-        ValueError, match=r"DMC learns .* take_outside\(x\) before the first task, and again after loading"
+        ValueError, match=r"DMC also learns .* take_outside\(x\) before the first task, and again after loading"
     ):
         teach(loaded, task(2, 3))
     assert all(torch.equal(tensor, before[name]) for name, tensor in loaded.state_dict().items())
@@ -155,9 +155,9 @@ def test_without_outside_data_it_says_what_to_do_and_nothing_changes() -> None:
     assert isinstance(loaded, DMC)
 
 
-def test_a_method_that_needs_none_refuses_outside_data() -> None:
-    with pytest.raises(ValueError, match="Finetune has no use for data from outside the stream"):
-        make("finetune").take_outside(OUTSIDE)
+def test_only_a_method_with_the_trait_takes_outside_data() -> None:
+    takes = {method for method in METHODS if issubclass(read_method(method), TakesOutsideData)}
+    assert takes == {method for method in METHODS if read_method(method).traits.outside_data} == {"dmc"}
 
 
 def _centred(scores: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from cldnet.device import generator
-from cldnet.fit import fit_task
-from cldnet.methods import METHODS, build_config, build_learner
+from cldnet.methods import METHODS, backbone_name, build_config, build_learner, display_name, read_method
 from cldnet.methods.config import config_from_json, config_to_json
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Setting, TaskData, Traits
 
 SGD = {"lr": 0.05, "momentum": 0.9, "clip": 10.0}
@@ -86,6 +86,15 @@ def test_a_method_has_the_settings_and_traits_that_the_docs_tell(method: str) ->
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_method_declares_its_names_and_cites_its_paper(method: str) -> None:
+    learner = read_method(method)
+    assert display_name(method) == learner.title != method
+    assert learner.summary
+    documented = "".join(base.__doc__ or "" for base in learner.__mro__)
+    assert ("References" in documented and "https://" in documented) or method in ("finetune", "joint")
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_learner_that_has_learned_a_task_holds_no_gradients(method: str) -> None:
     small = {"cldnet": {"embed_dim": 8}, "crnet": {"enhanced": 5, "hidden": 6}}.get(method.split("-")[0], {})
     learner = build_learner(method, Setting((6,), 8, seed=0), small)
@@ -151,3 +160,11 @@ def test_a_setting_may_have_any_value_within_its_limits_and_none_beyond(method: 
     for value in refused:
         with pytest.raises(ValueError, match=name):
             build_config(method, {name: value})
+
+
+def test_a_method_gets_the_backbone_that_was_named_its_own_or_one_that_fits_the_inputs() -> None:
+    assert backbone_name("exact", "auto", (8, 8)) == "random-relu"
+    assert backbone_name("owm", "auto", (8, 8)) == "mlp"
+    assert backbone_name("owm", "cnn", (8, 8)) == "cnn"
+    assert backbone_name("owm", "efficientnet-lite0", (3, 8, 8)) == "frozen-efficientnet-lite0"
+    assert display_name("mine") == "mine"

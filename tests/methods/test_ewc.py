@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cldnet.fit import fit_task
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import TaskData
 
 

@@ -14,13 +14,12 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from torch import nn
 
-from cldnet.checks import CHECKS
 from cldnet.device import generator, threads
-from cldnet.fit import predict_logits
+from cldnet.estimator.checks import CHECKS
 from cldnet.math.symmetric import unpack
 from cldnet.methods import build_learner
 from cldnet.methods.exact import Exact, ExactConfig
-from cldnet.methods.learner import Setting, TaskData
+from cldnet.methods.learner import Setting, TaskData, predict_logits
 from cldnet.nets import FeatureMap, RandomFourier, RandomReLU, WhitenedPatches
 
 relaxed = settings(deadline=None, max_examples=15)
@@ -250,7 +249,7 @@ def test_predictions_do_not_depend_on_the_batch():
 
 def test_too_few_first_rows_are_refused_with_a_sentence():
     learner = solver(features=RandomReLU((6,), 20, seed=0))
-    with pytest.raises(ValueError, match=r"needs at least 2 rows, .* and got 1 \(n_samples=1\)"):
+    with pytest.raises(ValueError, match=r"needs at least 2 samples, .* and got 1 \(n_samples=1\)"):
         learner.begin_task(data(1))
     assert learner.seen == 0
     assert not learner.features.fitted
@@ -346,7 +345,7 @@ def test_forgetting_what_was_never_learned_is_refused_and_changes_nothing(wrong)
     task = data(200, classes=4)
     learner = teach(solver(), task)
     before, scores = state(learner), learner.logits(task.x)
-    with pytest.raises(ValueError, match="were not among those learned"):
+    with pytest.raises(ValueError, match="These samples were not learned"):
         learner.forget(WRONG[wrong](task))
     assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
     assert torch.equal(learner.logits(task.x), scores)
@@ -383,7 +382,7 @@ def test_a_forgotten_class_is_never_the_answer_and_can_be_learned_again():
     assert torch.equal(gram(learner), whole)
     teach(learner, part(task, (task.y == 2).nonzero()[:, 0]))
     assert (learner.logits(task.x).argmax(1) == task.y).float().mean() > 0.9
-    with pytest.raises(ValueError, match="There is no class row 5: 5 classes were seen"):
+    with pytest.raises(ValueError, match="There is no class 5: 5 classes were seen"):
         learner.forget_class(5)
 
 
@@ -396,14 +395,14 @@ def test_absorbing_shards_whose_classes_arrived_in_different_orders_equals_one_p
     for number, index in enumerate(order.tensor_split(10)):
         arrival = torch.randperm(5, generator=generator(seed + number))  # class arrival[j] is row j of the shard
         shard = teach(solver(), TaskData(task.x[index], arrival.argsort()[task.y[index]]))
-        total.absorb(shard.sums(), arrival[: shard.seen])
+        total.merge_sums(shard.sums(), arrival[: shard.seen])
     assert_same(total, teach(solver(dtype=torch.float64), task), task.x)
 
 
 def test_a_model_can_absorb_its_own_sums():
     task = data(100)
     learner = teach(solver(), task)
-    learner.absorb(learner.sums(), torch.arange(5))
+    learner.merge_sums(learner.sums(), torch.arange(5))
     assert_same(learner, teach(teach(solver(), task), task), task.x)
 
 
@@ -415,34 +414,34 @@ def test_sums_that_do_not_go_together_are_refused_and_change_nothing():
         (wider.sums(), [0, 1, 2, 3, 4], r"\(class_sums, second.packed\): use the same map and the same `gram`"),
         (teach(solver(gram="diagonal"), task).sums(), [0, 1, 2, 3, 4], r"\(second.packed, second.squares\)"),
         (good, [0, 1, 2, 3], r"\(class_sums, class_weights\)"),
-        (good, [0, 1, 2, 3, 5], "a row of its own from 0 to 4"),
-        (good, [0, 1, 2, 3, 3], "a row of its own from 0 to 4"),
-        (good, [0, 1, 2, 3, -1], "a row of its own from 0 to 4"),
+        (good, [0, 1, 2, 3, 5], "distinct and from 0 to 4"),
+        (good, [0, 1, 2, 3, 3], "distinct and from 0 to 4"),
+        (good, [0, 1, 2, 3, -1], "distinct and from 0 to 4"),
     ):
         with pytest.raises(ValueError, match=match):
-            learner.absorb(sums, torch.tensor(rows))
+            learner.merge_sums(sums, torch.tensor(rows))
     assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
 
 
 def test_the_choice_is_made_once_and_anew_when_sums_or_alpha_change():
     task = data(200)
     learner = teach(solver(), task)
-    first = learner.choice
+    first = learner.ridge
     learner.logits(task.x)
-    assert learner.choice is first
+    assert learner.ridge is first
     changes = [
         lambda: learner.observe(next(iter(task.batches(10)))),
         lambda: learner.forget(part(task, [0])),
-        lambda: learner.absorb(learner.sums(), torch.arange(5)),
+        lambda: learner.merge_sums(learner.sums(), torch.arange(5)),
         lambda: learner.forget_class(0),
         lambda: learner.configure({"alpha": 2.0}),
         lambda: learner.load_state(state(learner)),
     ]
     for change in changes:
-        before = learner.choice
+        before = learner.ridge
         change()
-        assert learner.choice is not before
-    assert learner.choice.alpha == 2.0
+        assert learner.ridge is not before
+    assert learner.ridge.alpha == 2.0
 
 
 def test_copies_and_pickles_leave_the_choice_out():
@@ -503,7 +502,7 @@ def test_features_that_are_no_whole_numbers_are_summed_in_the_type_that_is_asked
 
 @pytest.mark.parametrize("bad", ["half", 0, -3, True, 2.0, None])
 def test_a_gram_that_does_not_exist_is_refused_with_a_sentence(bad):
-    with pytest.raises(ValueError, match="should be 'full', 'diagonal', or a whole number"):
+    with pytest.raises(ValueError, match="should be 'full', 'diagonal', or the number of rows of a sketch"):
         ExactConfig(gram=bad)
 
 
@@ -511,7 +510,7 @@ def test_other_wrong_settings_are_refused_with_a_sentence():
     with pytest.raises(ValueError, match="products='half' should be 'float32' or 'float64'"):
         ExactConfig(products="half")
     learner = teach(solver(gram=10), data(100))
-    with pytest.raises(ValueError, match="gram='full' cannot follow gram=10: make a new model"):
+    with pytest.raises(ValueError, match="gram cannot change from 10 to 'full': make a new model"):
         learner.configure({"alpha": 1.0})
     assert learner.config == ExactConfig(gram=10)
 
@@ -525,7 +524,7 @@ def test_every_variant_passes_every_check(options, check):
 def test_the_map_says_why_it_needs_so_many_rows():
     learner = Exact(WhitenedPatches((8, 8), filters=400, seed=0), Setting((8, 8), 2, seed=0), ExactConfig())
     with pytest.raises(
-        ValueError, match=r"at least 4445 rows, because 400 filters need 40,000 patches .* fewer filters"
+        ValueError, match=r"at least 4445 samples, because 400 filters need 40,000 patches .* fewer filters"
     ):
         teach(learner, TaskData(torch.zeros(60, 8, 8), torch.zeros(60, dtype=torch.int64)))
 
@@ -540,5 +539,5 @@ def test_a_module_in_front_of_random_features_is_the_backbone_that_was_handed_in
 @pytest.mark.parametrize("backbone", ["patches", "random-relu"])
 @pytest.mark.parametrize("method", ["finetune", "cldnet"])
 def test_methods_that_train_their_backbone_refuse_a_fixed_map(method, backbone):
-    with pytest.raises(ValueError, match=rf"{method}.* trains its backbone, and a {backbone} map is fixed"):
+    with pytest.raises(ValueError, match=rf"{method}.* trains its backbone, but a {backbone} map is fixed"):
         build_learner(method, Setting((16, 16), 4, seed=0), backbone=backbone)

@@ -63,7 +63,7 @@ def test_committed_results_at_the_literatures_settings_are_near_20_per_cent_and_
     assert {result["method"] for result in found.results} == {*spec.methods} == {*METHODS}
     for result in found.results:
         assert result["stream"]["name"] == "split-mnist"
-        assert result["config"]["epochs"] == spec.settings["epochs"]
+        assert result["config"]["epochs"] == spec.run.epochs
         assert result["config"]["method"]["lr"] == 0.001
         assert_forgets_but_is_not_broken(result)
 

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from cldnet.fit import fit_task
-from cldnet.footprint import footprint
+from cldnet.device import generator
+from cldnet.estimator.footprint import footprint
 from cldnet.methods import build_learner
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Batch, Setting
+from cldnet.methods.lwf import distillation
 
 
 def test_the_loss_is_cross_entropy_and_distillation_by_hand(blobs, small):
@@ -98,3 +100,20 @@ def test_a_net_with_tied_weights_can_be_taught(blobs):
     for task in (blobs([0, 1]), blobs([2, 3])):
         fit_task(learner, task, epochs=2, batch_size=16)
     assert learner.logits(task.x).isfinite().all()
+
+
+def test_distillation_is_a_divergence_of_softened_answers_by_hand() -> None:
+    logits, teacher = torch.tensor([[1.0, -1.0, 0.5]]), torch.tensor([[0.0, 2.0, -3.0]])
+    q, p = (torch.exp(z / 2) / torch.exp(z / 2).sum() for z in (logits[0], teacher[0]))
+    expected = 4 * sum(float(pi * (pi / qi).log()) for pi, qi in zip(p, q, strict=True))
+    assert float(distillation(logits, teacher, 2.0)) == pytest.approx(expected, rel=1e-5)
+    assert float(distillation(teacher + 7, teacher, 2.0)) == pytest.approx(0, abs=1e-6), "answers are the same"
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
+def test_distillation_is_finite_for_any_logits(scale: float) -> None:
+    logits = (scale * torch.randn(6, 4, generator=generator(0))).requires_grad_()
+    loss = distillation(logits, scale * torch.randn(6, 4, generator=generator(1)), 2.0)
+    assert bool((loss > -1e-5).all())
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert bool(torch.isfinite(gradient).all())

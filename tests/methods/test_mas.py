@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from cldnet.fit import fit_task
 from cldnet.methods import build_learner
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Setting, TaskData
 
 

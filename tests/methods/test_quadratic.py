@@ -1,21 +1,25 @@
-"""What the methods with a quadratic penalty have in common: any strength is stable, and momentum changes no minimum."""
+"""Quadratic penalties: the penalty itself, and the methods that share it."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from cldnet.fit import fit_task
+from cldnet.device import generator
 from cldnet.methods import build_learner
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Batch, Setting, TaskData
+from cldnet.methods.quadratic import QuadraticPenalty
 
 METHODS = ("ewc", "ewc-batched", "oewc", "si", "mas")
 
 
 def known(learner, task):
     """Share of a task's rows that are told apart among the task's own classes."""
-    right = task.rows[learner.logits(task.x)[:, task.rows].argmax(1)] == task.y
+    right = task.class_rows[learner.logits(task.x)[:, task.class_rows].argmax(1)] == task.y
     return float(right.float().mean())
 
 
@@ -119,16 +123,72 @@ def test_rows_of_weight_zero_leave_no_trace_at_a_tasks_end(method, options, blob
 @pytest.mark.parametrize(
     ("method", "options", "complaint"),
     [
-        ("ewc", {"strength": float("nan")}, "should not be negative"),
+        ("ewc", {"strength": float("nan")}, "should be a finite number, 0 or more"),
         ("ewc", {"strength": float("inf")}, "finite"),
         ("ewc-batched", {"fisher_batch": 0}, "at least 1"),
         ("oewc", {"gamma": 1.5}, r"\[0, 1\]"),
         ("si", {"damping": 0.0}, "positive"),
-        ("mas", {"strength": -1.0}, "should not be negative"),
-        ("lwf", {"strength": -1.0}, "not negative"),
+        ("mas", {"strength": -1.0}, "should be a finite number, 0 or more"),
+        ("lwf", {"strength": -1.0}, "0 or more"),
         ("lwf", {"temperature": 0.0}, "positive"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(method, options, complaint, small):
     with pytest.raises(ValueError, match=complaint):
         small(method, **options)
+
+
+relaxed = settings(deadline=None, max_examples=40)
+
+
+def numbers(seed: int, n: int = 5) -> Tensor:
+    return torch.randn(n, generator=generator(seed), dtype=torch.float64)
+
+
+@relaxed
+@given(st.integers(1, 5), st.integers(0, 999))
+def test_a_sum_over_tasks_is_one_quadratic_up_to_a_constant(tasks: int, seed: int) -> None:
+    penalty = QuadraticPenalty({"w": numbers(0)})
+    pairs = [(numbers(seed + i).square() * (numbers(seed - i) > 0), numbers(seed * 7 + i)) for i in range(tasks)]
+    for importance, anchor in pairs:
+        penalty.add({"w": importance}, {"w": anchor})
+    here, there = (
+        float(penalty.value({"w": w}) - sum(0.5 * (f * (w - a) ** 2).sum() for f, a in pairs))
+        for w in (numbers(1), 3 * numbers(2))
+    )
+    assert here == pytest.approx(there, abs=1e-9)
+
+
+@relaxed
+@given(st.floats(0, 1e6), st.integers(0, 999))
+def test_the_pull_minimises_the_penalty_and_the_way_there(rate: float, seed: int) -> None:
+    penalty, start = QuadraticPenalty({"w": numbers(0)}), numbers(seed + 2)
+    penalty.replace({"w": numbers(seed).square()}, {"w": numbers(seed + 1)})
+    w = start.clone()
+    penalty.step({"w": w}, penalty.shares(rate))
+    slope = rate * penalty.importance["w"] * (w - penalty.anchor["w"]) + (w - start)
+    torch.testing.assert_close(slope, torch.zeros(5, dtype=torch.float64), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rate", [0.0, 1.0, 1e9, 1e38, 1e300])
+def test_the_pull_never_goes_past_the_anchor_nor_out_of_bounds(rate: float, dtype: torch.dtype) -> None:
+    penalty = QuadraticPenalty({"w": torch.zeros(4, dtype=dtype)})
+    importance = torch.tensor([0.0, 1e-30, 1.0, 1e30], dtype=dtype)
+    penalty.replace({"w": importance}, {"w": torch.ones(4, dtype=dtype)})
+    w = torch.full((4,), 3.0, dtype=dtype)
+    penalty.step({"w": w}, penalty.shares(rate))
+    assert bool(((w >= 1) & (w <= 3)).all())
+    assert float(w[0]) == 3.0, "a weight of no importance is free, to the last bit"
+    if rate >= 1:
+        assert float(w[3]) == pytest.approx(1.0)
+
+
+def test_replacing_moves_every_anchor_and_adding_only_shifts_it() -> None:
+    penalty = QuadraticPenalty({"w": torch.zeros(2)})
+    penalty.add({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([1.0, 1.0])})
+    penalty.add({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([3.0, 3.0])})
+    assert penalty.anchor["w"].tolist() == [2.0, 3.0], "without importance the latest weight will do"
+    penalty.replace({"w": torch.tensor([5.0, 6.0])}, {"w": torch.tensor([7.0, 8.0])})
+    assert penalty.importance["w"].tolist() == [5.0, 6.0]
+    assert penalty.anchor["w"].tolist() == [7.0, 8.0]

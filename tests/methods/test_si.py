@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cldnet.fit import fit_task
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Batch, Setting, TaskData
 from cldnet.methods.si import SI, SIConfig
 

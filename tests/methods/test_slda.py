@@ -11,9 +11,9 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor, nn
 
 from cldnet.device import generator
-from cldnet.fit import fit_task, predict_logits
 from cldnet.methods import build_learner
-from cldnet.methods.learner import Setting, TaskData
+from cldnet.methods.fit import fit_task
+from cldnet.methods.learner import Setting, TaskData, predict_logits
 from cldnet.methods.slda import SLDA, SLDAConfig
 from cldnet.nets import RandomReLU
 
@@ -162,13 +162,13 @@ def test_a_module_is_frozen_and_a_map_of_patches_is_taken() -> None:
 
 def test_a_first_task_that_is_too_small_for_the_map_is_refused() -> None:
     learner = build_learner("slda", Setting((5,), 8, seed=0))
-    with pytest.raises(ValueError, match="The first call needs at least 2 rows"):
+    with pytest.raises(ValueError, match="The first call needs at least 2 samples"):
         fit_task(learner, blobs([0], [1]), epochs=1, batch_size=1)
 
 
 @pytest.mark.parametrize("shrinkage", [0.0, 1.5, float("nan")])
 def test_settings_that_cannot_be_are_refused(shrinkage: float) -> None:
-    with pytest.raises(ValueError, match="should be above 0, and 1 at most"):
+    with pytest.raises(ValueError, match="should be above 0 and at most 1"):
         SLDAConfig(shrinkage=shrinkage)
 
 

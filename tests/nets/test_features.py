@@ -173,7 +173,7 @@ def test_a_net_in_front_that_gives_no_numbers_is_refused(make: Any) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x / 0
 
-    with pytest.raises(ValueError, match="gave NaN or infinity"):
+    with pytest.raises(ValueError, match="returned NaN or infinity"):
         make((4,), 5, seed=0, net=Broken()).fit(normal(5, 4))
 
 
@@ -210,13 +210,13 @@ def test_a_description_in_json_makes_an_empty_map_that_takes_the_numbers(made: F
 
 GOOD = {"kind": "random-relu", "input_shape": [4], "options": {"features": 3}}
 STRANGE: list[tuple[Any, str]] = [
-    (None, "should have a kind, an input_shape and options"),
-    ({"kind": "random-relu"}, "should have a kind, an input_shape and options"),
+    (None, "should have kind, input_shape and options"),
+    ({"kind": "random-relu"}, "should have kind, input_shape and options"),
     ({**GOOD, "kind": "os.system"}, "There is no kind of feature map 'os.system'"),
     ({**GOOD, "kind": ["random-relu"]}, "There is no kind of feature map"),
     ({**GOOD, "kind": "own"}, "There is no kind of feature map 'own'"),
     *(
-        ({**GOOD, "input_shape": shape}, "one to three whole numbers")
+        ({**GOOD, "input_shape": shape}, "one to three positive whole numbers")
         for shape in ([], [0], [2.0], [True], "4", 4, [1] * 4)
     ),
     ({**GOOD, "options": None}, "known are features"),

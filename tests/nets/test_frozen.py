@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from tests.nets.vits import save_vit
 
 from cldnet import CLDNetClassifier
-from cldnet.fit import fit_task
-from cldnet.methods import METHODS, build_learner
+from cldnet.methods import METHODS, build_learner, read_method
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Setting, TaskData
 from cldnet.nets import Expanded, FrozenNet, is_described
+from cldnet.nets.hooks import LayerHooks
 from cldnet.nets.pretrained import Pretrained
-from cldnet.nets.taps import Taps
 
 LITE = {"net": "efficientnet-lite0", "size": 32}
 SHAPE = (3, 40, 40)
@@ -76,7 +76,7 @@ def test_a_stream_is_learned_saved_and_resumed_to_the_bit(tmp_path: Path, way: s
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_learns_behind_a_frozen_net_that_stays_as_it_is(name: str) -> None:
-    method, (x, _) = METHODS[name].load(), pictures(4)
+    method, (x, _) = read_method(name), pictures(4)
     if method.takes_maps or method.default_backbone == "none":
         pytest.skip("has a feature map of its own")
     net = FrozenNet(SHAPE, (12,), seed=0, bodies=[LITE])
@@ -115,7 +115,7 @@ def test_the_net_does_not_move_and_what_is_behind_it_does() -> None:
         torch.equal(tensor, fresh.body.state_dict()[name]) for name, tensor in learner.net.body.state_dict().items()
     )
     assert not torch.equal(learner.net.hidden.layers[1].weight, fresh.hidden.layers[1].weight)
-    assert [layer.name for layer in Taps(learner.net, SHAPE).layers] == ["hidden.layers.1"]
+    assert [layer.name for layer in LayerHooks(learner.net, SHAPE).layers] == ["hidden.layers.1"]
 
 
 def test_a_name_makes_a_map_for_the_exact_solver_and_a_frozen_net_for_the_other(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from cldnet.device import generator
 from cldnet.methods import METHODS, build_learner
 from cldnet.methods.learner import Setting
 from cldnet.nets import BACKBONES, CNN, MLP, RandomReLU, build_backbone, out_features
+from cldnet.nets.features import InputScale
 from cldnet.nets.fingerprint import Fingerprint
-from cldnet.nets.scale import InputScale
 
 relaxed = settings(deadline=None, max_examples=30)
 seeds = st.integers(0, 2**31 - 1)
@@ -59,12 +59,12 @@ def test_the_cnn_pads_by_repeating_the_border():
 
 @pytest.mark.parametrize("shape", [(2, 2), (3, 3, 9)])
 def test_too_small_images_are_refused(shape):
-    with pytest.raises(ValueError, match=r"too small for 3 convolutions; use an MLP\."):
+    with pytest.raises(ValueError, match=r"too small for 3 convolutions. Use an MLP\."):
         CNN(shape, kernel_sizes=(4, 4, 4), generator=generator(0))
 
 
 def test_vectors_are_refused_by_the_cnn():
-    with pytest.raises(ValueError, match="takes images"):
+    with pytest.raises(ValueError, match="needs images"):
         CNN((64,), generator=generator(0))
 
 
@@ -75,7 +75,7 @@ def test_dropout_is_off_in_evaluation():
 
 
 def test_an_unknown_backbone_is_refused_with_the_names_there_are():
-    with pytest.raises(ValueError, match=r"'mpl' is not known; use one of \['cnn', 'efficientnet-lite0', "):
+    with pytest.raises(ValueError, match=r"Unknown backbone 'mpl'. Use one of \['cnn', 'efficientnet-lite0', "):
         build_backbone("mpl", (4,), seed=0)
 
 
@@ -105,7 +105,7 @@ def test_out_features_leaves_the_mode_and_takes_any_precision():
 
 
 def test_a_backbone_that_gives_maps_is_refused_with_a_sentence():
-    with pytest.raises(ValueError, match=r"output of shape \(1, 2, 4, 4\).* nn\.Flatten\(\)"):
+    with pytest.raises(ValueError, match=r"returns shape \(1, 2, 4, 4\).* nn\.Flatten\(\)"):
         out_features(nn.Conv2d(1, 2, 3, padding=1), (1, 4, 4))
 
 
@@ -255,13 +255,13 @@ def test_a_fingerprint_knows_its_module_and_no_other():
     mark = Fingerprint.from_json(Fingerprint.of(torch_net, (4,)).to_json())
     mark.check_names(torch_net)
     mark.check_output(torch_net)
-    with pytest.raises(ValueError, match="is not the one that the model was made over"):
+    with pytest.raises(ValueError, match="is not the one that the model was trained with"):
         mark.check_names(build_backbone("mlp", (4,), seed=0, options={"widths": (6,)}))
     same_weights = nn.Module()
     same_weights.layers = torch_net.layers
     same_weights.forward = lambda x: torch_net(x) * 2
     mark.check_names(same_weights)
-    with pytest.raises(ValueError, match="computes something else"):
+    with pytest.raises(ValueError, match="but another output"):
         mark.check_output(same_weights)
 
 

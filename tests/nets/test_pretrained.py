@@ -28,7 +28,7 @@ def test_images_of_the_nets_size_are_normalised_and_no_more() -> None:
     x = bytes_(2, 3, 8, 8)
     mean, spread = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0])
     expected = (x.float() - mean[:, None, None]) / spread[:, None, None]
-    assert torch.allclose(make().preprocessed(x), expected)
+    assert torch.allclose(make().preprocess(x), expected)
 
 
 @pytest.mark.parametrize(("height", "width"), [(16, 16), (4, 4), (20, 13), (9, 30)])
@@ -41,7 +41,7 @@ def test_other_images_are_resized_as_pillow_does_and_cut_out_of_the_middle(heigh
     top, left = ((side - 8) // 2 for side in sides)
     expected = torch.from_numpy(resized[top : top + 8, left : left + 8]).permute(2, 0, 1)
     net = make()
-    found = net.preprocessed(x)[0] * net.pixel_spread + net.pixel_mean
+    found = net.preprocess(x)[0] * net.pixel_spread + net.pixel_mean
     assert float((found - expected).abs().max()) <= 1.0  # Pillow rounds to whole numbers, twice
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from cldnet.device import generator
-from cldnet.fit import fit_task
 from cldnet.methods import build_learner
+from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Setting, TaskData
-from cldnet.nets.scale import AsTheyAre, InputScale
+from cldnet.nets.features import InputScale, NoScaling
 
 
 def images(*shape: int) -> Tensor:
@@ -100,7 +100,7 @@ def test_constants_are_taken_as_they_are() -> None:
 def test_there_is_a_constant_for_each_channel_or_feature(shape: tuple[int, ...], count: int) -> None:
     InputScale(shape).set([1.0] * count, [2.0] * count)
     for mean, spread in ((count + 1, count), (count, count + 1)):
-        with pytest.raises(ValueError, match=f"There are {count + 1} numbers in .* that have {count} channels"):
+        with pytest.raises(ValueError, match=f"has {count + 1} numbers; expected {count}, one per channel"):
             InputScale(shape).set([1.0] * mean, [2.0] * spread)
 
 
@@ -108,7 +108,7 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "mean not a number": ((float("nan"), 1.0), (1.0, 1.0), r"mean=\(nan, 1.0\) should be finite"),
     "spread infinite": ((1.0, 1.0), (1.0, float("inf")), r"spread=\(1.0, inf\) should be finite"),
     "spread zero": ((1.0, 1.0), (1.0, 0.0), r"spread=\(1.0, 0.0\) should be positive"),
-    "spread negative": ((1.0, 1.0), (-1.0, 2.0), "should be positive: inputs are divided by it"),
+    "spread negative": ((1.0, 1.0), (-1.0, 2.0), "should be positive; inputs are divided by it"),
 }
 
 
@@ -149,7 +149,7 @@ def test_constants_make_a_difference_to_what_is_learned() -> None:
 
 
 def test_a_setting_with_too_few_constants_is_refused() -> None:
-    with pytest.raises(ValueError, match="There are 1 numbers in mean for inputs that have 3"):
+    with pytest.raises(ValueError, match="mean has 1 numbers; expected 3"):
         build_learner("finetune", Setting((3, 6, 6), 4, 0, scaling=((1.0,), (1.0,))))
 
 
@@ -157,7 +157,7 @@ def test_the_map_of_the_exact_solver_takes_no_notice_of_constants() -> None:
     plain, given = (build_learner("exact", Setting((6, 6), 4, 0, scaling=s)) for s in (None, ((1.0,), (99.0,))))
     for learner in (plain, given):
         fit_task(learner, task(0), epochs=1, batch_size=16)
-    assert isinstance(given.scale, AsTheyAre)
+    assert isinstance(given.scale, NoScaling)
     assert torch.equal(plain.logits(task(0).x), given.logits(task(0).x))
 
 
@@ -218,7 +218,7 @@ def test_inputs_whose_differences_scaling_would_lose_are_refused(
 ) -> None:
     scale = InputScale(shape)
     before = copy.deepcopy(scale.state_dict())
-    words = rf"{what} varies by 16 around {offset:.3g}, .*: subtract an offset first".replace("+", r"\+")
+    words = rf"{what} varies by 16 around {offset:.3g}, .*\. Subtract an offset first".replace("+", r"\+")
     with pytest.raises(ValueError, match=words):
         scale.fit(around(offset, 4).reshape(50, *shape))
     assert all(torch.equal(before[name], value) for name, value in scale.state_dict().items())
@@ -234,7 +234,7 @@ def test_a_column_whose_differences_scaling_loses_is_named_beside_others(caplog:
 )
 def test_inputs_that_do_not_vary_are_told(offset: float, dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
     InputScale((3,)).fit(around(offset, dtype=dtype) if offset else torch.zeros(50, 3))
-    assert "X does not vary" in caplog.text
+    assert "X is constant" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from cldnet import CLDNetClassifier
 from cldnet.device import tensor_bytes
-from cldnet.fit import fit_task, predict_logits
 from cldnet.methods import build_learner
-from cldnet.methods.learner import Setting, TaskData
+from cldnet.methods.fit import fit_task
+from cldnet.methods.learner import Setting, TaskData, predict_logits
 
 #: Nobody else clips gradients here.
 _GRADIENT = {"momentum": protocol.MOMENTUM, "clip": float("inf")}

@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.speed.peers.protocol import Rows
 from sklearn.datasets import load_digits
 
-from cldnet.data.find import load_set
+from cldnet.data.catalog import load_set
 
 
 @dataclass(frozen=True)

@@ -1,41 +1,60 @@
-"""One run: a method learns a stream task by task and is evaluated after each; one result comes out."""
+"""One run: a method learns a stream task by task and is evaluated after each task, which gives one result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
+from pydantic import Field
+from torch import Tensor
 
+from cldnet.bench.feature_cache import remembering
 from cldnet.bench.machine import machine_text, peak_rss, reset_peak_rss, versions
-from cldnet.bench.recording import USUAL, Record, Recording
-from cldnet.data.augment import Augment
-from cldnet.data.features import default_features, remembering
-from cldnet.data.normalise import CONSTANTS, FIRST_TASK, constants
-from cldnet.data.outside import Outside, check_outside, read_outside
+from cldnet.bench.validation import StrictTable
 from cldnet.data.stream import Stream
+from cldnet.data.streams import Outside, check_outside, read_outside
+from cldnet.data.transforms import CONSTANTS, FIRST_TASK, Augment, constants
 from cldnet.device import resolve_device, threads
-from cldnet.fit import Progress, fit_task
+from cldnet.estimator.footprint import footprint, paper_capacity
+from cldnet.math.metrics import average_accuracy, scores
+from cldnet.math.projector import spectrum
 from cldnet.methods import backbone_name, build_config, build_learner, read_method
 from cldnet.methods.config import config_from_json, config_to_json
-from cldnet.methods.learner import Learner, Setting
-from cldnet.names import nearest_names
+from cldnet.methods.fit import Progress, TaskReport, fit_task
+from cldnet.methods.learner import (
+    Learner,
+    Represents,
+    Setting,
+    TakesOutsideData,
+    TaskData,
+    portions,
+    predict_logits,
+)
 from cldnet.nets import backbone_defaults
-from cldnet.nets.pretrained import Adapted, Pretrained
-from cldnet.nets.scale import AsTheyAre
-
-__all__ = ["RESULT_SCHEMA", "RunSpec", "run"]
+from cldnet.nets.features import InputScale, NoScaling
+from cldnet.nets.pretrained import frozen_nets
+from cldnet.text import nearest_names
 
 #: Version of the result's layout.
 RESULT_SCHEMA = 2
-
-
+#: An eigenvalue of a projector above this counts for its rank: a step in that direction keeps at least half of its length.
+RANK_THRESHOLD = 0.5
+_PERPLEXITY = 30.0
+_BATCH = 1024
+_FEATURES_NOTE = "t-SNE of the vectors in front of the answer, of test images of the classes seen so far."
+_LEAKAGE_NOTE = (
+    "Not results. task_known: the test image's task is given. own_test_statistics: every task's test images are normalised by "
+    "their own mean and spread. best_epoch: of the last task's epochs, the one with the highest accuracy on test."
+)
 #: Types of a run's settings, which may come from a file.
-_KINDS: Mapping[str, Any] = {
+_TYPES: Mapping[str, Any] = {
     **dict.fromkeys(("method", "backbone", "augment", "normalise", "outside"), str),
     **dict.fromkeys(("seed", "epochs", "batch_size"), int),
     **dict.fromkeys(("options", "backbone_options"), Mapping),
@@ -45,42 +64,22 @@ _KINDS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What to run: a method with its options on a stream, with a seed for weights and shuffling.
+    """What to run: a method with its options on a stream, with a seed for weights and shuffling."""
 
-    Attributes
-    ----------
-    method : str
-        One of `cldnet.methods.METHODS`.
-    seed : int
-    epochs, batch_size : int
-    options : dict
-        Fields of the method's configuration, as JSON has them.
-    backbone : str
-        A name out of `cldnet.nets.BACKBONES`, or ``"auto"``.
-    backbone_options : dict
-    threads : int or None
-    augment : str
-        How training images are varied, as ``"crop=4,flip"``; see `cldnet.data.augment.Augment`.
-    normalise : str
-        ``"first-task"``, or constants; see `cldnet.data.normalise`.
-    outside : str
-        Data from outside the stream, for a method that learns from such; see `cldnet.data.outside.read_outside`.
-    """
-
-    method: str
+    method: str  # one of `cldnet.methods.METHODS`
     seed: int = 0
     epochs: int = 10
     batch_size: int = 16
-    options: Mapping[str, Any] = field(default_factory=dict)
-    backbone: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)  # fields of the method's configuration, as in JSON
+    backbone: str = "auto"  # or one of `cldnet.nets.BACKBONES`
     backbone_options: Mapping[str, Any] = field(default_factory=dict)
     threads: int | None = None
-    augment: str = ""
-    normalise: str = FIRST_TASK
-    outside: str = ""
+    augment: str = ""  # how training images are varied, as "crop=4,flip"; see `cldnet.data.transforms.Augment`
+    normalise: str = FIRST_TASK  # or constants; see `cldnet.data.transforms.constants`
+    outside: str = ""  # data from outside the stream; see `cldnet.data.streams.read_outside`
 
     def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
+        for name, kind in _TYPES.items():
             value = getattr(self, name)
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise ValueError(f"{name}={value!r} is of the wrong type for a run.")
@@ -89,15 +88,7 @@ class RunSpec:
                 raise ValueError(f"{name}={getattr(self, name)} should be at least 1.")
 
     def check(self) -> None:
-        """Refuse what could not run on any stream: unknown options, backbones, augmentations, constants, outside data.
-
-        Examples
-        --------
-        >>> RunSpec("owm", options={"rate": 0.1}).check()
-        Traceback (most recent call last):
-        ...
-        ValueError: Method 'owm' does not take rate; it takes lr, momentum, clip, feed, alpha.
-        """
+        """Refuse what could not run on any stream: unknown options, backbones, augmentations, constants, outside data."""
         build_config(self.method, config_from_json(dict(self.options)))
         default = read_method(self.method).default_backbone
         chosen = default if self.backbone == "auto" else backbone_name(self.method, self.backbone, ())
@@ -115,37 +106,21 @@ class RunSpec:
             constants(self.normalise, (channels, 1, 1), pixels=False)
 
     def check_outside(self) -> None:
-        """Refuse outside data that the method has no use for, or no such data where it needs some.
-
-        Examples
-        --------
-        >>> RunSpec("dmc").check_outside()
-        Traceback (most recent call last):
-        ...
-        ValueError: dmc learns from unlabelled inputs of outside the stream besides: name them, as outside='fmnist', or 'noise'.
-        """
-        takes = read_method(self.method).traits.outside_data
-        if takes and not self.outside:
+        """Refuse outside data for a method that does not use them, and missing ones for a method that needs them."""
+        uses = read_method(self.method).traits.outside_data
+        if uses and not self.outside:
             raise ValueError(
-                f"{self.method} learns from unlabelled inputs of outside the stream besides: name them, as outside='fmnist', "
-                "or 'noise'."
+                f"{self.method} needs unlabelled data from outside the stream: name them, as outside='fmnist' or "
+                "outside='noise'."
             )
-        if self.outside and not takes:
-            raise ValueError(f"{self.method} has no use for outside={self.outside!r}: leave it out.")
+        if self.outside and not uses:
+            raise ValueError(f"{self.method} does not use outside data: leave outside={self.outside!r} out.")
         if self.outside:
             check_outside(self.outside)
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> RunSpec:
-        """Make a specification from a table, and say which of its names are none of a run's.
-
-        Examples
-        --------
-        >>> RunSpec.from_json({"method": "ewc", "epoch": 3})
-        Traceback (most recent call last):
-        ...
-        ValueError: A run has no setting 'epoch'. Did you mean 'epochs'?
-        """
+        """Make a specification from a table, and refuse names that no run has."""
         known = [one.name for one in fields(cls)]
         for name in table:
             if name not in known:
@@ -154,11 +129,19 @@ class RunSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Give the specification in types that JSON has."""
-        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
-def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value
+class Record(StrictTable):
+    """What to record in addition to the scores."""
+
+    features: int = Field(default=0, ge=0)  # test images per class whose vectors t-SNE draws after every task
+    leaky: bool = True  # whether to evaluate with information leaks as well; see docs/bench.md
+
+
+#: What a run records by default.
+USUAL = Record()
 
 
 def run(
@@ -168,26 +151,7 @@ def run(
     record: Record = USUAL,
     data: Path | None = None,
 ) -> dict[str, Any]:
-    """Run a specification and return its result, in types that JSON has.
-
-    Parameters
-    ----------
-    spec : RunSpec
-    stream : Stream
-    on_progress : callable, optional
-        Told the share of the run that is done, from 0 to 1.
-    record : Record
-        What to write down beside the figures.
-    data : Path, optional
-        Folder in which outside data are looked for first.
-
-    Examples
-    --------
-    >>> from cldnet.data.streams import split_digits
-    >>> result = run(RunSpec("exact", backbone_options={"features": 100}), split_digits(0)[:2])
-    >>> result["scores"]["average_accuracy"] > 0.9, len(result["matrix"])
-    (True, 2)
-    """
+    """Run a specification and return its result, in types that JSON has; outside data are looked for in ``data`` first."""
     spec.check_outside()
     with threads(spec.threads):
         outside = read_outside(spec.outside, stream, data) if spec.outside else None
@@ -197,24 +161,34 @@ def run(
 def _run(
     spec: RunSpec, stream: Stream, outside: Outside | None, on_progress: Callable[[float], None], record: Record
 ) -> dict[str, Any]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     reset_peak_rss()
     augment = Augment.from_text(spec.augment) if spec.augment else None
     learner = _learner(spec, stream)
-    if outside is not None:
+    if outside is not None and isinstance(learner, TakesOutsideData):
         learner.take_outside(outside.x)
-    for part in learner.modules():
-        if isinstance(part, Pretrained) and not isinstance(part, Adapted):
-            part.to(resolve_device("auto"))  # of all that is done, what such a net does gains most by a GPU
-    # Images that are varied anew each time would fill the disk, and never be seen again.
-    remembered = nullcontext() if augment is not None else remembering(learner, default_features())
+    for net in frozen_nets(learner):
+        net.to(resolve_device("auto"))  # of all computations, a frozen net's gain most from a GPU
+    # Augmented images differ each time: their vectors would fill the disk and never be used again.
+    remembered = nullcontext() if augment is not None else remembering(learner)
     epochs, batch_size = (spec.epochs, spec.batch_size) if stream.online is None else (1, stream.online)
-    how: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment}
+    recorder = Recorder(learner, stream, record)
     with remembered as cache:
-        recording = _learned(learner, stream, how, on_progress, record)
-        most_held = peak_rss()  # diagnostics of the whole run follow, which are not the method's
-        recorded = recording.of_run()
+        for number, task in enumerate(stream):
+
+            def on_step(progress: Progress, number: int = number) -> None:
+                on_progress((number + progress.step / progress.steps) / len(stream))
+
+            train = task.train
+            on_epoch = recorder.before(train, epochs)
+            how: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment}
+            recorder.after(fit_task(learner, train, on_step=on_step, on_epoch=on_epoch, **how))
+            on_progress((number + 1) / len(stream))
+        peak = peak_rss()  # with the diagnostics after each task, without those of the whole run
+        recorded = recorder.result()
     backbone = backbone_name(spec.method, spec.backbone, stream.input_shape)
+    # All options, defaults included: they may change with versions, and runs are compared by their options.
+    backbone_options = {**({} if backbone == "none" else backbone_defaults(backbone)), **spec.backbone_options}
     seconds = recorded["seconds"]
     return {
         "schema": RESULT_SCHEMA,
@@ -235,37 +209,19 @@ def _run(
             "epochs": 1 if learner.traits.one_pass else epochs,
             "batch_size": max(batch_size, learner.min_batch),
             "augment": None if augment is None else str(augment),
-            "normalise": "its own" if isinstance(learner.scale, AsTheyAre) else spec.normalise,
-            "backbone_options": _resolved(backbone, spec.backbone_options),
+            "normalise": "its own" if isinstance(learner.scale, NoScaling) else spec.normalise,
+            "backbone_options": {name: config_to_json(value) for name, value in backbone_options.items()},
             "method": config_to_json(learner.config),
         },
         **recorded,
         **({} if cache is None else {"vectors": cache.to_json()}),
-        # What was done beside learning and evaluating is not the method's time.
-        "seconds": {**seconds, "total": time.perf_counter() - begun - sum(seconds["diagnose"])},
-        "peak_rss": most_held,
+        # Diagnostics are not part of the method's time.
+        "seconds": {**seconds, "total": time.perf_counter() - started - sum(seconds["diagnose"])},
+        "peak_rss": peak,
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "machine": machine_text(),
     }
-
-
-def _learned(
-    learner: Learner, stream: Stream, how: Mapping[str, Any], on_progress: Callable[[float], None], record: Record
-) -> Recording:
-    """Teach a learner task by task, and write down what is seen."""
-    recording = Recording(learner, stream, record)
-    for number, task in enumerate(stream):
-
-        def on_step(progress: Progress, number: int = number) -> None:
-            on_progress((number + progress.step / progress.steps) / len(stream))
-
-        train = task.train
-        watch = _Timed(recording.before(train, how["epochs"]))
-        report = fit_task(learner, train, on_step=on_step, on_epoch=watch, **how)
-        recording.after(report, watch.seconds)
-        on_progress((number + 1) / len(stream))
-    return recording
 
 
 def _learner(spec: RunSpec, stream: Stream) -> Learner:
@@ -273,25 +229,239 @@ def _learner(spec: RunSpec, stream: Stream) -> Learner:
     setting = Setting(stream.input_shape, capacity=len(stream.class_order), seed=spec.seed, scaling=scaling)
     options = config_from_json(dict(spec.options))
     learner = build_learner(spec.method, setting, options, spec.backbone, spec.backbone_options)
-    if scaling is not None and isinstance(learner.scale, AsTheyAre):
+    if scaling is not None and isinstance(learner.scale, NoScaling):
         raise ValueError(f"{spec.method} normalises in its own feature map: leave normalise={spec.normalise!r} out.")
     return learner
 
 
-def _resolved(backbone: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of a backbone: defaults may be others in another version, and runs that differ are told apart by this."""
-    known = {} if backbone == "none" else backbone_defaults(backbone)
-    return {name: config_to_json(value) for name, value in {**known, **options}.items()}
+class Evaluation:
+    """Evaluates a learner on the test parts of a stream after every task, each image on its own.
+
+    If the learner's feature map is fixed, every test image is mapped only once: its features are cached here, outside
+    the learner.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._learner: Learner | None = None
+        self._vectors: Tensor | None = None
+        self._mapped = torch.zeros(0, dtype=torch.bool)  # which test images have their vector
+
+    def accuracies(self, learner: Learner, count: int) -> tuple[list[float], list[float]]:
+        """Accuracy on each of the first ``count`` tasks, among all classes seen and among the task's own."""
+        class_il: list[float] = []
+        task_il: list[float] = []
+        for logits, y, classes in self._scored(learner, count):
+            class_il.append(_accuracy(logits, y))
+            own = self.stream.class_rows(classes).sort().values
+            task_il.append(float((own[logits[:, own].argmax(1)] == y).double().mean()))
+        return class_il, task_il
+
+    def _scored(self, learner: Learner, count: int) -> Iterator[tuple[Tensor, Tensor, tuple[Any, ...]]]:
+        """Logits, class indices and classes of the first tasks' test parts."""
+        stream, plans = self.stream, self.stream.plans[:count]
+        needs_task = learner.traits.needs_task_id
+        if needs_task or any(plan.change is not None for plan in plans):
+            for task, plan in enumerate(plans):
+                test = stream.rows(stream.test_part, plan.test, plan.change)
+                yield predict_logits(learner, test.x, task=task if needs_task else None), test.y, plan.classes
+            return
+        pooled = torch.cat([plan.test for plan in plans]).unique()
+        logits, y = self._logits(learner, pooled), stream.rows(stream.test_part, pooled).y
+        for plan in plans:
+            here = torch.searchsorted(pooled, plan.test)
+            yield logits[here], y[here], plan.classes
+
+    def _logits(self, learner: Learner, samples: Tensor) -> Tensor:
+        """Scores of samples of the test part over the classes seen."""
+        if not isinstance(learner, Represents):
+            return predict_logits(learner, self.stream.rows(self.stream.test_part, samples).x)
+        count = len(self.stream.test_part.y)
+        if self._learner is not learner:  # another learner has another map
+            self._learner, self._vectors, self._mapped = learner, None, torch.zeros(count, dtype=torch.bool)
+        new = samples[~self._mapped[samples]]
+        if len(new):
+            vectors = learner.represent(self.stream.rows(self.stream.test_part, new).x)
+            if self._vectors is None:
+                self._vectors = vectors.new_empty((count, *vectors.shape[1:]))
+            self._vectors[new], self._mapped[new] = vectors, True
+        assert self._vectors is not None
+        return torch.cat([learner.score_represented(self._vectors[part]) for part in samples.split(_BATCH)])
 
 
-class _Timed:
-    """A callback with the seconds that it took: they are not the learner's."""
+def _accuracy(logits: Tensor, y: Tensor) -> float:
+    return float((logits.argmax(1) == y).double().mean())
 
-    def __init__(self, callback: Callable[[int], None] | None) -> None:
-        self.callback, self.seconds = callback, 0.0
 
-    def __call__(self, epoch: int) -> None:
-        if self.callback is not None:
-            clock = time.perf_counter()
-            self.callback(epoch)
-            self.seconds += time.perf_counter() - clock
+class Recorder:
+    """Evaluates a learner after every task, and collects what goes into the result."""
+
+    def __init__(self, learner: Learner, stream: Stream, record: Record) -> None:
+        self.learner, self.stream, self.record = learner, stream, record
+        self.evaluation = Evaluation(stream)
+        self.initial_size = footprint(learner).total
+        self.matrix: list[list[float]] = []
+        self.task_il_matrix: list[list[float]] = []
+        self.losses: list[list[float | None]] = []
+        self.seconds: dict[str, list[float]] = {"train": [], "evaluate": [], "diagnose": []}
+        self.sizes: list[int] = []
+        self.growth: list[int] = []
+        self.ranks: list[dict[str, dict[str, float]]] = []
+        self.features: list[dict[str, Any]] = []
+        self.leaks = record.leaky and not learner.traits.needs_task_id
+        self.epoch_accuracies: list[float] = []  # on test, after the epochs of the last task
+        self.epoch_seconds = 0.0
+
+    def before(self, task: TaskData, epochs: int) -> Callable[[int], None] | None:
+        """Record the growth that the learner declares; returns what to call after every epoch of the last task."""
+        self.growth.append(self.learner.growth(task))
+        last = len(self.growth) == len(self.stream)
+        return self._after_epoch if self.leaks and last and epochs > 1 and not self.learner.traits.one_pass else None
+
+    def _after_epoch(self, epoch: int) -> None:
+        """Evaluate between two epochs; every module keeps its own mode."""
+        clock = time.perf_counter()
+        training = {module: module.training for module in self.learner.modules()}
+        self.learner.eval()
+        class_il, _ = self.evaluation.accuracies(self.learner, len(self.growth))
+        for module, mode in training.items():
+            module.training = mode
+        self.epoch_accuracies.append(fmean(class_il))
+        self.epoch_seconds += time.perf_counter() - clock
+
+    def after(self, report: TaskReport) -> None:
+        """Evaluate after a task."""
+        clock = time.perf_counter()
+        class_il, task_il = self.evaluation.accuracies(self.learner, len(self.matrix) + 1)
+        self.seconds["train"].append(report.seconds - self.epoch_seconds)
+        self.seconds["evaluate"].append(time.perf_counter() - clock)
+        self.matrix.append(class_il)
+        self.task_il_matrix.append(task_il)
+        self.losses.append([loss if isfinite(loss) else None for loss in report.losses])  # JSON has no NaN
+        self.sizes.append(footprint(self.learner).total)
+        if len(self.matrix) == 1:
+            self.first = self.learner.network_size, self.learner.seen
+        clock = time.perf_counter()
+        self.ranks.append(projector_ranks(self.learner))
+        if self.record.features and not self.learner.traits.needs_task_id:
+            self.features.append(self._layout())
+        self.seconds["diagnose"].append(self.epoch_seconds + time.perf_counter() - clock)
+
+    def _layout(self) -> dict[str, Any]:
+        """Where t-SNE puts the first few test images of every class so far."""
+        x, y = [], []
+        for plan in self.stream.plans[: len(self.matrix)]:
+            test = self.stream.rows(self.stream.test_part, plan.test, plan.change)
+            for label in test.y.unique():
+                own = (test.y == label).nonzero()[: self.record.features, 0]
+                x.append(test.x[own])
+                y.append(test.y[own])
+        vectors = torch.cat([self.learner.vectors(part) for one in x for part in portions(one)])
+        points, perplexity = tsne(vectors, self.learner.setting.seed)
+        return {"points": points, "rows": torch.cat(y).tolist() if points else [], "perplexity": perplexity}
+
+    def _leakage(self) -> dict[str, Any] | None:
+        """What the same model would seem to reach if it were evaluated with information leaks."""
+        if not self.leaks:
+            return None
+        clock = time.perf_counter()
+        leaks = {
+            "task_known": average_accuracy(self.task_il_matrix),
+            "own_test_statistics": with_own_statistics(self.learner, self.stream),
+            "best_epoch": max([average_accuracy(self.matrix), *self.epoch_accuracies]),
+            "note": _LEAKAGE_NOTE,
+        }
+        self.seconds["diagnose"][-1] += time.perf_counter() - clock
+        return leaks
+
+    def result(self) -> dict[str, Any]:
+        """Return everything that was recorded, in JSON types."""
+        learner, kept = self.learner, footprint(self.learner)
+        class_il = None if learner.traits.needs_task_id else scores(self.matrix)
+        tasks = [{key: layout[key] for key in ("points", "rows")} for layout in self.features]
+        features = {"what": _FEATURES_NOTE, "classes": list(self.stream.class_order), "tasks": tasks}
+        return {
+            "scores": {
+                "average_accuracy": None if class_il is None else class_il.average_accuracy,
+                "average_incremental_accuracy": None if class_il is None else class_il.average_incremental_accuracy,
+                "forgetting": None if class_il is None else class_il.forgetting_chaudhry,
+                "task_il_accuracy": average_accuracy(self.task_il_matrix),
+            },
+            "matrix": None if class_il is None else self.matrix,
+            "task_il_matrix": self.task_il_matrix,
+            "losses": self.losses,
+            "bytes": kept.bytes,
+            "bytes_after_task": self.sizes,
+            "growth": {
+                "declared": self.growth,
+                "measured": [
+                    now - then for now, then in zip(self.sizes, [self.initial_size, *self.sizes], strict=False)
+                ],
+            },
+            "rehearsal_free": learner.traits.rehearsal_free,
+            "constant_size": learner.traits.constant_size,
+            "exemplars": kept.bytes.get("exemplars", 0),
+            "parameters": kept.parameters,
+            "capacity_paper": paper_capacity(learner, *self.first),
+            "ranks": {"threshold": RANK_THRESHOLD, "tasks": self.ranks} if any(self.ranks) else None,
+            "features": {**features, "perplexity": self.features[-1]["perplexity"]} if self.features else None,
+            "diagnostics": {"leaky": self._leakage()},
+            "seconds": self.seconds,
+        }
+
+
+def with_own_statistics(learner: Learner, stream: Stream) -> float:
+    """Average accuracy if each task's test images are rescaled to the mean and std of the first task's training images.
+
+    Their statistics reveal which task they belong to, which a classifier of single images cannot know.
+    """
+    usual = InputScale(stream.input_shape, torch.float64)
+    usual.fit(stream[0].train.x)
+    accuracies = []
+    for plan in stream.plans:
+        test = stream.rows(stream.test_part, plan.test, plan.change)
+        own = InputScale(stream.input_shape, torch.float64)
+        own.fit(test.x)
+        moved = own(test.x).mul_(usual.spread).add_(usual.mean)
+        if not test.x.dtype.is_floating_point:
+            limits = torch.iinfo(test.x.dtype)
+            moved = moved.round_().clamp_(limits.min, limits.max)
+        accuracies.append(_accuracy(predict_logits(learner, moved.to(test.x.dtype)), test.y))
+    return fmean(accuracies)
+
+
+def projector_ranks(learner: Learner) -> dict[str, dict[str, float]]:
+    """How much room a learner's projectors leave: by layer, its width, the rank of ``P``, and ``tr P / width``.
+
+    Mathematically a projector has full rank; the rank here counts its eigenvalues above `RANK_THRESHOLD`.
+    """
+    ranks = {}
+    for name, total in learner.projector_sums().items():
+        eigenvalues = spectrum(total)
+        width = eigenvalues.numel()
+        rank = int((eigenvalues > RANK_THRESHOLD).sum())
+        ranks[name] = {"width": width, "rank": rank, "trace": float(eigenvalues.sum()) / width}
+    return ranks
+
+
+def tsne(vectors: Tensor, seed: int) -> tuple[list[list[float]], float]:
+    """Lay vectors out in the plane (t-SNE from a PCA start), with the perplexity that few vectors allow.
+
+    There are no points if vectors are not finite or all the same, as those of a net that has diverged.
+    """
+    from sklearn.manifold import TSNE  # noqa: PLC0415  (heavy, and most runs draw nothing)
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415  (scikit-learn brings it)
+
+    count = len(vectors)
+    vectors = vectors.double()
+    if not bool(vectors.isfinite().all()) or bool((vectors == vectors[:1]).all()):
+        return [], 0.0
+    if vectors.shape[1] == 1:  # PCA wants two columns
+        vectors = torch.cat([vectors, torch.zeros_like(vectors)], dim=1)
+    if count < 4:  # too few for neighbourhoods
+        return [[float(i), 0.0] for i in range(count)], 0.0
+    perplexity = min(_PERPLEXITY, (count - 1) / 3)
+    layout = TSNE(init="pca", perplexity=perplexity, random_state=seed % 2**32)
+    with threadpool_limits(torch.get_num_threads(), user_api="openmp"):
+        found = layout.fit_transform(vectors.numpy())
+    return [[round(float(x), 3), round(float(y), 3)] for x, y in found], perplexity

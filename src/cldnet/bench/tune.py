@@ -1,51 +1,190 @@
-"""Choose settings on a validation part of the training data, with as many trials for one method as for another.
+"""Choose settings on a validation part of the training data, with the same number of trials for every method.
 
-The search goes in rounds: every method is asked for one setting, all of these are run with every seed, and the figures are
-told to the method's study. A round's runs are result files, and what is there is not run again: a search that was stopped,
-or killed, goes on where it was and ends as it would have ended, if runs have as many threads. The stream's test part is never
-looked at.
+A search goes in rounds: every method proposes one setting, all of them run with every seed, and the methods' studies learn the
+accuracies. Runs are result files and are not repeated: a search that was stopped or killed continues where it was, and ends
+as it would have ended if runs have the same number of threads. The stream's test part is never used.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from statistics import fmean
+from typing import Any
 
 from cldnet.bench.cell import Cell
-from cldnet.bench.events import Event, Failed, Finished, Outcome, Progressed
-from cldnet.bench.proposals import load_optuna, next_setting
-from cldnet.bench.provenance import write_presets
-from cldnet.bench.recording import Record
+from cldnet.bench.machine import versions
+from cldnet.bench.preset import Settings, common_settings, preset, preset_name, with_methods
 from cldnet.bench.results import read_result
-from cldnet.bench.trials import Found, MethodPlan, Search, Trial, plan_methods, read_trials, write_trials
-from cldnet.bench.workers import execute
-from cldnet.data.outside import read_outside
-from cldnet.data.streams import stream_by_name
+from cldnet.bench.run import Record, RunSpec
+from cldnet.bench.workers import Event, Outcome, execute
+from cldnet.data.streams import SOURCES, StreamSpec, read_outside, stream_by_name
 from cldnet.methods import build_learner, read_method
-from cldnet.methods.config import config_from_json, config_to_json
+from cldnet.methods.config import Choice, LogUniform, Range, check_ranges, config_from_json, config_to_json
 from cldnet.methods.learner import Setting
+from cldnet.storage import write_atomically
 
-__all__ = ["Executor", "tune"]
+#: Name of the file with all trials.
+TRIALS = "trials.json"
+SAMPLER = "Optuna TPE, a new sampler for every trial"
+#: The comment at the head of a new preset file.
+_HEAD = """\
+# Chosen by `cldnet tune` on a validation part of the training data; test data were not looked at. "validation" is the mean
+# over seeds that the options reached there, and a method's provenance tells how to repeat the search.
 
-OnProgress = Callable[[str, int, float], None]
-OnTrial = Callable[[Trial], None]
+"""
+_ATTEMPTS = 20
 
 
-class Executor(Protocol):
-    """What runs cells and writes their result files; see `cldnet.bench.workers.execute`."""
+@dataclass(frozen=True)
+class Search:
+    """What to search: methods on the training data of a stream, all with the same number of trials and the same budget.
 
-    def __call__(
-        self,
-        cells: Sequence[Cell],
-        folder: Path,
-        *,
-        jobs: int,
-        data: Path | None = None,
-        on_event: Callable[[Event], None],
-    ) -> Outcome:
-        """Run the cells that have no file yet."""
+    Examples
+    --------
+    >>> search = Search("split-digits", ("ewc",), first=2)
+    >>> search.text, search.protocol
+    ('split-digits,validation=0.2,until=2', 'first 2 tasks')
+    """
+
+    stream: str  # a stream's name with its options
+    methods: tuple[str, ...]
+    trials: int = 24  # for each method; one that has fewer settings gets all of them
+    seeds: tuple[int, ...] = (10, 11)  # of weights and class order; a trial's score is the mean over them
+    share: float = 0.2  # part of every class's training data that is set aside for validation
+    first: int | None = None  # score after this many tasks, without using the later ones; None for the whole sequence
+    epochs: int | None = None  # the budget; None for that of the preset's [common]
+    batch_size: int | None = None
+    of: float = 1.0  # part of the rest that trials learn from
+    outside: str = ""  # data from outside the stream, instead of what a preset names for the methods that use such data
+
+    def __post_init__(self) -> None:
+        given = StreamSpec.parse(self.stream, SOURCES).options
+        for option in ("validation", "until", *(("train",) if self.of < 1 else ())):
+            if option in given:
+                raise ValueError(f"{self.stream!r} says {option}=…, which a search sets itself: leave it out.")
+        if not 0 < self.share < 1:
+            raise ValueError(f"share={self.share} should be between 0 and 1.")
+        if not 0 < self.of <= 1:
+            raise ValueError(f"of={self.of} should be more than 0 and at most 1.")
+        for name in ("trials", "first", "epochs", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} should be at least 1.")
+        for what, values in (("methods", self.methods), ("seeds", self.seeds)):
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{what}={values} should be one or more, all different.")
+
+    @property
+    def text(self) -> str:
+        """The stream that trials run on: its test part is cut from the training data."""
+        fewer = "" if self.of == 1 else f",train={self.of:g}"
+        until = "" if self.first is None else f",until={self.first}"
+        return f"{self.stream},validation={self.share:g}{fewer}{until}"
+
+    @property
+    def protocol(self) -> str:
+        """After which tasks trials are scored."""
+        return "whole sequence" if self.first is None else f"first {self.first} tasks"
+
+    def command(self, jobs: int) -> str:
+        """Return the command that repeats the search with the same number of processes."""
+        options = [
+            *(("--methods", method) for method in self.methods),
+            ("--trials", self.trials),
+            *(("--seeds", seed) for seed in self.seeds),
+            ("--on", "whole" if self.first is None else f"first={self.first}"),
+            ("--share", f"{self.share:g}"),
+            ("--of", None if self.of == 1 else f"{self.of:g}"),
+            ("--outside", self.outside or None),
+            ("--epochs", self.epochs),
+            ("--batch-size", self.batch_size),
+            ("--jobs", jobs),
+        ]
+        words = [str(word) for name, value in options if value is not None for word in (name, value)]
+        return shlex.join(["cldnet", "tune", self.stream, *words])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of one method, and the result of every seed (None if it failed; ``why`` says why)."""
+
+    method: str
+    number: int
+    options: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    results: tuple[Mapping[str, Any] | None, ...]
+    why: str = ""
+
+    @property
+    def scores(self) -> list[float | None]:
+        """Average accuracies after the last task; task-IL accuracies of a method that needs the task."""
+        key = "task_il_accuracy" if read_method(self.method).traits.needs_task_id else "average_accuracy"
+        return [None if result is None else result["scores"][key] for result in self.results]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean over seeds; None if one of them failed."""
+        known = [score for score in self.scores if score is not None]
+        return fmean(known) if len(known) == len(self.results) else None
+
+    @property
+    def threads(self) -> list[int | None]:
+        """Number of threads that each run had."""
+        return [None if result is None else result.get("threads") for result in self.results]
+
+    def to_json(self, search: Search) -> dict[str, Any]:
+        """Give the trial as ``trials.json`` has it."""
+        return {
+            "method": self.method,
+            "number": self.number,
+            "stream": search.text,
+            "of": search.of,
+            "options": self.options,
+            "seeds": self.seeds,
+            "scores": self.scores,
+            "accuracy": self.accuracy,
+            "files": [None if result is None else result["file"] for result in self.results],
+            "threads": self.threads,
+            "state": "failed" if self.accuracy is None else "finished",
+            "why": self.why,
+        }
+
+
+@dataclass
+class MethodSearch:
+    """One method's part of a search: what is fixed (``base``), what is searched, how many trials, and those so far."""
+
+    method: str
+    base: RunSpec
+    ranges: Mapping[str, Range]
+    count: int
+    needs_task: bool
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the highest mean, the earliest of several; None if all failed."""
+        finished = [trial for trial in self.trials if trial.accuracy is not None]
+        return max(finished, key=lambda trial: trial.accuracy or 0.0, default=None)
+
+    @property
+    def threads(self) -> list[int]:
+        """Numbers of threads that runs had; several if a search was continued with another number of processes."""
+        return sorted({count for trial in self.trials for count in trial.threads if count is not None})
+
+    @property
+    def failed(self) -> int:
+        """Number of trials that failed."""
+        return sum(trial.accuracy is None for trial in self.trials)
 
 
 def tune(
@@ -55,11 +194,11 @@ def tune(
     *,
     jobs: int = 1,
     data: Path | None = None,
-    on_progress: OnProgress = lambda method, number, share: None,
-    on_trial: OnTrial = lambda trial: None,
-    run_cells: Executor = execute,
-) -> tuple[list[Found], Path]:
-    """Run a search, and write its trials and the preset of the stream.
+    on_progress: Callable[[str, int, float], None] = lambda method, number, share: None,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+    run_cells: Callable[..., Outcome] = execute,
+) -> tuple[list[MethodSearch], Path]:
+    """Run a search, and write its trials and the preset file of the stream.
 
     Parameters
     ----------
@@ -67,51 +206,75 @@ def tune(
     folder : Path
         For result files and for the list of all trials.
     presets : Path
-        Folder of the preset file, which keeps what it says of other methods.
+        Folder of the preset file, whose tables of other methods stay as they are.
     jobs : int
-        Processes side by side; each has its share of the cores as threads.
+        Number of processes; they share the cores.
     data : Path, optional
         Folder in which data sets are looked for first.
     on_progress : callable
-        Told a method, the number of its trial, and the share of it that is done.
+        Receives a method, the number of its trial, and the share of it that is done.
     on_trial : callable
-        Told every trial as soon as it has ended.
+        Receives every trial of a round when the round has ended.
     run_cells : callable
-        What runs cells.
+        What runs cells, with the parameters of `cldnet.bench.workers.execute`.
 
     Returns
     -------
-    found : list of Found
-        One a method.
+    found : list of MethodSearch
+        One per method.
     path : Path
         The preset file.
     """
     load_optuna()  # before hours have gone by
-    plans = plan_methods(search, presets)
-    _check(search, plans, data)
+    found = plan_methods(search, presets)
+    _check(search, found, data)
     others = [trial for trial in read_trials(folder) if trial["method"] not in search.methods]
     for needed in (folder, presets):
         needed.mkdir(parents=True, exist_ok=True)
-    trials: dict[str, list[Trial]] = {plan.method: [] for plan in plans}
-    for number in range(max(plan.trials for plan in plans)):
-        due = [plan for plan in plans if number < plan.trials]
-        settings = [_setting(plan, trials[plan.method], search) for plan in due]
-        asked = _Round(search, folder, number, due, settings, on_progress, on_trial)
-        asked.close(run_cells(asked.cells, folder, jobs=jobs, data=data, on_event=asked.hear))
-        for plan, trial in zip(due, asked.trials, strict=True):
-            trials[plan.method].append(trial)
-        write_trials(folder, search, (trial for told in trials.values() for trial in told), others)
-    found = [Found(plan, trials[plan.method]) for plan in plans]
-    return found, write_presets(search, found, presets, jobs)
+    run = partial(run_cells, folder=folder, jobs=jobs, data=data)
+    for number in range(max(one.count for one in found)):
+        due = [one for one in found if number < one.count]
+        for one, trial in zip(due, _round(search, number, due, run, on_progress), strict=True):
+            one.trials.append(trial)
+            on_trial(trial)
+        trials = [trial.to_json(search) for one in found for trial in one.trials]
+        content = {"schema": 1, "trials": [*others, *trials]}
+        write_atomically(folder / TRIALS, json.dumps(content, indent=1, ensure_ascii=False).encode())
+    return found, _write_presets(search, found, presets, jobs)
 
 
-def _check(search: Search, plans: Sequence[MethodPlan], data: Path | None) -> None:
-    """Refuse what could not run, before anything is run."""
+def plan_methods(search: Search, presets: Path | None) -> list[MethodSearch]:
+    """Plan the search for each method: fixed settings, and ranges to search.
+
+    Settings of the preset that have no range stay fixed, such as the backbone. The budget is the same for all methods.
+    """
+    common = common_settings(preset_name(search.stream), presets)
+    default = RunSpec("")
+    budget: dict[str, Any] = {
+        "epochs": search.epochs or common.get("epochs", default.epochs),
+        "batch_size": search.batch_size or common.get("batch_size", default.batch_size),
+    }
+    if search.outside and not any(read_method(method).traits.outside_data for method in search.methods):
+        raise ValueError(f"None of these methods uses outside data: leave outside={search.outside!r} out.")
+    plans = []
+    for method in search.methods:
+        learner = read_method(method)
+        check_ranges(method, learner.ranges, learner.config_class)
+        spec = preset(search.stream, method, search.seeds[0], folder=presets)
+        fixed = {key: value for key, value in spec.options.items() if key not in learner.ranges}
+        outside = search.outside if search.outside and learner.traits.outside_data else spec.outside
+        base = replace(spec, options=fixed, outside=outside, **budget)
+        counts = [span.count for span in learner.ranges.values()]
+        count = search.trials if None in counts else min(prod(filter(None, counts)), search.trials)
+        plans.append(MethodSearch(method, base, learner.ranges, count, learner.traits.needs_task_id))
+    return plans
+
+
+def _check(search: Search, plans: Sequence[MethodSearch], data: Path | None) -> None:
+    """Refuse what could not run, before anything runs."""
     stream = stream_by_name(search.text, search.seeds[0], data=data)
     if stream.online is not None and (search.epochs, search.batch_size) != (None, None):
-        raise ValueError(
-            f"{stream.name} is passed once, in batches of {stream.online}: leave epochs and batch size out."
-        )
+        raise ValueError(f"{stream.name} has one pass, in batches of {stream.online}: leave epochs and batch size out.")
     setting = Setting(stream.input_shape, capacity=len(stream.class_order), seed=search.seeds[0])
     for plan in plans:
         base = plan.base
@@ -121,102 +284,190 @@ def _check(search: Search, plans: Sequence[MethodPlan], data: Path | None) -> No
         build_learner(plan.method, setting, config_from_json(base.options), base.backbone, base.backbone_options)
 
 
-def _setting(plan: MethodPlan, trials: Sequence[Trial], search: Search) -> dict[str, Any]:
-    """The next setting of a method's searched options: its defaults at first, unless they are out of its own ranges."""
-    if not trials:
-        default = config_to_json(read_method(plan.method).config_class())
-        if all(default[name] in span for name, span in plan.ranges.items()):
-            return {name: default[name] for name in plan.ranges}
-    tried = [({name: trial.options[name] for name in plan.ranges}, trial.accuracy) for trial in trials]
-    return next_setting(plan.ranges, tried, seed=f"{search.seeds[0]}/{plan.method}")
+def read_trials(folder: Path) -> list[dict[str, Any]]:
+    """Read the trials that a folder lists; none if there is no such file."""
+    path = folder / TRIALS
+    try:
+        trials: list[dict[str, Any]] = json.loads(path.read_bytes())["trials"] if path.is_file() else []
+        if all(isinstance(trial["method"], str) for trial in trials):
+            return trials
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ValueError(f"{path} is not a list of trials: delete it, and start the search again; finished runs are kept.")
 
 
-class _Round:
-    """One trial of every method that has one left. A trial is told as soon as all of its seeds have ended."""
+def _round(
+    search: Search,
+    number: int,
+    found: Sequence[MethodSearch],
+    run: Callable[..., Outcome],
+    on_progress: Callable[[str, int, float], None],
+) -> list[Trial]:
+    """Run one trial of each method, with every seed."""
+    count = len(search.seeds)
+    options = [{**one.base.options, **_propose(one, search)} for one in found]
+    cells = [
+        Cell(search.text, replace(one.base, options=chosen, seed=seed), record=Record(leaky=False))
+        for one, chosen in zip(found, options, strict=True)
+        for seed in search.seeds
+    ]
+    shares = [0.0] * len(cells)
 
-    def __init__(
-        self,
-        search: Search,
-        folder: Path,
-        number: int,
-        plans: Sequence[MethodPlan],
-        settings: Sequence[Mapping[str, Any]],
-        on_progress: OnProgress,
-        on_trial: OnTrial,
-    ) -> None:
-        self.folder, self.number, self.plans, self.seeds = folder, number, plans, search.seeds
-        self.on_progress, self.on_trial = on_progress, on_trial
-        self.options = [{**plan.base.options, **setting} for plan, setting in zip(plans, settings, strict=True)]
-        self.cells = [
-            Cell(search.text, replace(plan.base, options=options, seed=seed), record=Record(leaky=False))
-            for plan, options in zip(plans, self.options, strict=True)
-            for seed in search.seeds
-        ]
-        self._shares = [0.0] * len(self.cells)
-        self._ends: dict[int, Path | str] = {}
-        self._trials: dict[int, Trial] = {}
+    def on_event(event: Event) -> None:
+        if event.kind in ("progress", "finished"):
+            shares[event.number] = event.share if event.kind == "progress" else 1.0
+            place = event.number // count
+            on_progress(found[place].method, number, fmean(shares[place * count : (place + 1) * count]))
 
-    @property
-    def trials(self) -> list[Trial]:
-        """The trials, in the order of the methods."""
-        return [self._trials[place] for place in range(len(self.plans))]
+    outcome = run(cells, on_event=on_event)
+    trials = []
+    for place, (one, chosen) in enumerate(zip(found, options, strict=True)):
+        results, reasons = [], []
+        for index, seed in enumerate(search.seeds, start=place * count):
+            file = outcome.files[index]
+            results.append(None if file is None else read_result(file))
+            if results[-1] is None:
+                why = outcome.failures.get(index, "It was not run.") if file is None else f"{file.name} is not a result"
+                reasons.append(f"seed {seed}: {why}")
+        trials.append(Trial(one.method, number, chosen, search.seeds, tuple(results), "; ".join(reasons)))
+    return trials
 
-    def hear(self, event: Event) -> None:
-        """Take in what the runner tells of a cell."""
-        if isinstance(event, Progressed):
-            self._shares[event.number] = event.share
-            place = event.number // len(self.seeds)
-            cells = self._cells(place)
-            share = sum(self._shares[cell] for cell in cells) / len(cells)
-            self.on_progress(self.plans[place].method, self.number, share)
-        elif isinstance(event, Finished):
-            self._end(event.number, event.path)
-        elif isinstance(event, Failed) and not event.again:
-            self._end(event.number, event.why)
 
-    def close(self, outcome: Outcome) -> None:
-        """Take in what nobody told of: cells that were there before, or that others have run."""
-        for number, file in enumerate(outcome.files):
-            if number not in self._ends:
-                self._end(number, outcome.failures.get(number, "It was not run.") if file is None else file)
+def _propose(found: MethodSearch, search: Search) -> dict[str, Any]:
+    """The next setting of a method's searched options: at first its defaults, unless they are outside its ranges."""
+    ranges = found.ranges
+    if not found.trials:
+        default = config_to_json(read_method(found.method).config_class())
+        if all(default[name] in span for name, span in ranges.items()):
+            return {name: default[name] for name in ranges}
+    tried = [({name: trial.options[name] for name in ranges}, trial.accuracy) for trial in found.trials]
+    return next_setting(ranges, tried, seed=f"{search.seeds[0]}/{found.method}")
 
-    def _cells(self, place: int) -> range:
-        return range(place * len(self.seeds), (place + 1) * len(self.seeds))
 
-    def _end(self, number: int, end: Path | str) -> None:
-        self._ends[number], self._shares[number] = end, 1.0
-        place = number // len(self.seeds)
-        cells = self._cells(place)
-        if place not in self._trials and all(cell in self._ends for cell in cells):
-            self._trials[place] = self._trial(place, [self._ends[cell] for cell in cells])
-            self.on_trial(self._trials[place])
+def load_optuna() -> Any:
+    """Import Optuna, or say how to install it."""
+    try:
+        import optuna  # noqa: PLC0415  (optional)
+    except (ImportError, RuntimeError) as error:
+        raise ImportError('Tuning needs Optuna: pip install ".[tune]" in a clone of CLDNet.') from error
+    return optuna
 
-    def _trial(self, place: int, ends: Sequence[Path | str]) -> Trial:
-        results = [None if isinstance(end, str) else read_result(end) for end in ends]
-        reasons = {
-            seed: end if isinstance(end, str) else f"{end.name} is no result"
-            for seed, end, result in zip(self.seeds, ends, results, strict=True)
-            if result is None
+
+def next_setting(
+    ranges: Mapping[str, Range], tried: Sequence[tuple[Mapping[str, Any], float | None]], seed: str
+) -> dict[str, Any]:
+    """Propose a setting that was not tried before, by Optuna's TPE.
+
+    ``tried`` has the options and the score (None if it failed) of all earlier trials. Every proposal comes from a new study of
+    those, with a sampler seeded by ``seed`` and the trial's number. So a search that was killed continues exactly as if it had
+    not been.
+    """
+    known = [dict(options) for options, _ in tried]
+    for attempt in range(_ATTEMPTS):
+        number = int.from_bytes(hashlib.sha256(f"{seed}/{len(tried)}/{attempt}".encode()).digest()[:4])
+        # Three digits are enough for a person; only a very narrow range needs more to find something new.
+        options = _ask_optuna(ranges, tried, number, digits=3 if attempt < _ATTEMPTS // 2 else 17)
+        if options not in known:
+            return options
+    # A sampler that prefers one corner may never propose the last few of a small number of settings.
+    if any(isinstance(span, LogUniform) for span in ranges.values()):
+        return options
+    values = [span.values if isinstance(span, Choice) else range(span.low, span.high + 1) for span in ranges.values()]  # type: ignore[arg-type]
+    settings = (dict(zip(ranges, setting, strict=True)) for setting in itertools.product(*values))
+    return next((setting for setting in settings if setting not in known), options)
+
+
+def _ask_optuna(
+    ranges: Mapping[str, Range], tried: Sequence[tuple[Mapping[str, Any], float | None]], number: int, digits: int
+) -> dict[str, Any]:
+    optuna = load_optuna()
+    kinds = optuna.distributions
+
+    def distribution(span: Range) -> Any:
+        if isinstance(span, Choice):
+            return kinds.CategoricalDistribution(range(span.count))  # Optuna accepts no tables as values
+        if isinstance(span, LogUniform):
+            return kinds.FloatDistribution(span.low, span.high, log=True)
+        return kinds.IntDistribution(span.low, span.high, log=span.log)
+
+    def value(span: Range, found: Any) -> Any:
+        if isinstance(span, Choice):
+            return span.values[found]
+        return min(max(float(f"{found:.{digits}g}"), span.low), span.high) if isinstance(span, LogUniform) else found
+
+    distributions = {name: distribution(span) for name, span in ranges.items()}
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would announce every study
+    try:
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=number))
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+    for options, score in tried:
+        parameters = {
+            name: span.values.index(options[name]) if isinstance(span, Choice) else options[name]
+            for name, span in ranges.items()
         }
-        return Trial(
-            self.plans[place].method,
-            self.number,
-            self.options[place],
-            self.seeds,
-            tuple(None if result is None else _score(result["scores"]) for result in results),
-            tuple(None if result is None else result["file"] for result in results),
-            tuple(None if result is None else result["stream"]["hash"] for result in results),
-            tuple(None if result is None else _threads(result) for result in results),
-            "; ".join(f"seed {seed}: {why}" for seed, why in reasons.items()),
-        )
+        state = {"state": optuna.trial.TrialState.FAIL} if score is None else {"value": score}
+        study.add_trial(optuna.trial.create_trial(params=parameters, distributions=distributions, **state))
+    found = study.ask(distributions).params
+    return {name: value(span, found[name]) for name, span in ranges.items()}
 
 
-def _threads(result: Mapping[str, Any]) -> int | None:
-    threads = result.get("threads")
-    return threads if type(threads) is int else None
+def _write_presets(search: Search, found: Sequence[MethodSearch], folder: Path, jobs: int) -> Path:
+    """Write the best settings of each method, and how they were found, into the stream's preset file.
+
+    A method whose trials all failed keeps the settings that it had.
+    """
+    name = preset_name(search.stream)
+    path = folder / f"{name}.toml"
+    best = [(one, one.best) for one in found if one.best is not None]
+    if not best:
+        return path
+    common, text = common_settings(name, folder), _HEAD
+    if path.is_file():
+        text = path.read_text("utf-8")
+    else:
+        budget = _budget(found[0].base)
+        common |= budget
+        text += "[common]\n" + "".join(f"{key} = {value}\n" for key, value in budget.items())
+    tables = {}
+    for one, trial in best:
+        base, default = one.base, RunSpec(one.method)
+        values = {key: getattr(base, key) for key in Settings.model_fields}
+        tables[one.method] = {
+            "validation": round(trial.accuracy or 0.0, 6),
+            **{key: value for key, value in values.items() if value != common.get(key, getattr(default, key))},
+            "options": dict(trial.options),
+            "provenance": _provenance(search, one, trial, jobs),
+        }
+    write_atomically(path, with_methods(text, tables).encode("utf-8", "replace"))  # a path may hold half of a letter
+    return path
 
 
-def _score(scores: Mapping[str, float | None]) -> float | None:
-    """Average accuracy after the last task; of a method that needs the task, its task-IL accuracy."""
-    class_il = scores["average_accuracy"]
-    return scores["task_il_accuracy"] if class_il is None else class_il
+def _budget(base: RunSpec) -> dict[str, int]:
+    return {"epochs": base.epochs, "batch_size": base.batch_size}
+
+
+def _provenance(search: Search, found: MethodSearch, best: Trial, jobs: int) -> dict[str, Any]:
+    """Everything needed to repeat the search."""
+    measure = "task-IL accuracy after the last task (the method needs the task)"
+    runs = zip(best.seeds, best.results, strict=True)
+    return {
+        "command": search.command(jobs),
+        "date": datetime.now(UTC).date().isoformat(),
+        "stream": search.text,
+        "stream_hash": {str(seed): result["stream"]["hash"] for seed, result in runs if result is not None},
+        "protocol": search.protocol,
+        "share": search.share,
+        "of": search.of,
+        "seeds": list(search.seeds),
+        "score": f"mean over seeds of the {measure if found.needs_task else 'average accuracy after the last task'}",
+        "budget": _budget(found.base),
+        "trials": len(found.trials),
+        "failed": found.failed,
+        "best_trial": best.number,
+        "threads": found.threads,
+        "sampler": SAMPLER,
+        "ranges": {name: str(span) for name, span in found.ranges.items()},
+        "versions": {**versions(), "optuna": load_optuna().__version__},
+    }

@@ -1,60 +1,253 @@
-"""Cells run side by side in processes of their own, each cell once, whoever else works on the same folder.
+"""Run the cells of a bench in processes, each cell once, on one machine or on several that share a results folder.
 
-Every process is told one cell at a time; it claims the cell, runs it and writes its file. Nothing else is shared, so a process
-may be killed at any moment: what is finished is whole, and what was running is run again.
+The main process claims a cell, hands it to a worker process, and releases the claim when the result file is written. Processes
+share nothing else, so any of them may be killed at any moment: finished results are complete files, and a cell that was running
+runs again.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
 import signal
+import socket
+import threading
 import time
-from collections import deque
+import traceback
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from cldnet.bench.cell import Cell, outside_hash, stream_hash
-from cldnet.bench.events import Began, Elsewhere, Event, Failed, Finished, Outcome, Progressed, Still
+import torch
+
+from cldnet.bench.cell import Cell, file_names, result_text, run_cell
 from cldnet.bench.machine import cores
-from cldnet.bench.results import FAILURES
-from cldnet.bench.worker import Job, claims_of, work
-from cldnet.store import write_atomically
+from cldnet.bench.results import CLAIMS, FAILURES
+from cldnet.methods import read_method
+from cldnet.storage import write_atomically
 
-__all__ = ["execute", "file_names"]
+__all__ = ["Claims", "Event", "Outcome", "execute", "run_job"]
 
-#: Seconds until a cell that somebody else is running is asked for again.
-_AGAIN = 1.0
-#: Seconds until a cell that failed is tried again: memory and disks may have more room by then.
-_REST = 5.0
-#: Seconds between two signs that time goes on.
-_SILENCE = 2.0
+#: Seconds between two heartbeats of a claim, and seconds without one after which another machine may take over.
+HEARTBEAT, STALE = 5.0, 60.0
+#: Seconds until a cell that runs elsewhere is asked for again, and until a failed one is retried.
+_POLL, _RETRY = 1.0, 5.0
 
 
-def file_names(
-    cells: Sequence[Cell], data: Path | None = None, on_progress: Callable[[int, int], None] | None = None
-) -> list[str | Exception]:
-    """Tell for every cell the name of its file, or why its stream or its outside data cannot be read.
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a cell.
+
+    It started; made progress (``share``); finished (its file is at ``path``, and ``ran`` says whether this bench ran it
+    just now); is running elsewhere (``text`` names the process); or failed (``text`` says why, ``retry`` whether it is
+    tried again).
+    """
+
+    kind: Literal["started", "progress", "finished", "elsewhere", "failed"]
+    number: int  # index of the cell
+    share: float = 0.0
+    path: Path | None = None
+    ran: bool = False
+    text: str = ""
+    retry: bool = False
+
+
+@dataclass
+class Outcome:
+    """The result file of each cell (None if it failed), and why cells failed."""
+
+    files: list[Path | None]
+    failures: dict[int, str] = field(default_factory=dict)
+
+
+class Claims:
+    """Claims on the cells of one folder, which several processes and machines may share.
+
+    A claim is a file that only one process can create (``O_EXCL``). Its owner touches it every few seconds. A claim is stale
+    if its owner is a process of this machine that has ended, or if it belongs to another machine and was not touched for a
+    minute. Stale claims are not deleted, since a second process that does so might delete the first one's new claim. Instead
+    the next claim gets the next number, which again only one process can create.
 
     Examples
     --------
-    >>> from cldnet.bench.run import RunSpec
-    >>> file_names([Cell("split-digits", RunSpec("ewc"))])[0].startswith("split-digits_ewc_seed0_")
-    True
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, Claims(Path(folder)) as claims:
+    ...     claims.acquire("cell"), claims.acquire("cell")
+    (True, False)
     """
-    names: list[str | Exception] = []
-    for number, cell in enumerate(cells):
-        if on_progress is not None:
-            on_progress(number, len(cells))
-        known, outside = stream_hash(cell.stream, cell.spec.seed, data), outside_hash(cell.spec.outside, data)
-        if isinstance(known, str) and isinstance(outside, str):
-            names.append(cell.file(known, outside))
-        else:
-            names.append(outside if isinstance(known, str) else known)
-    return names
+
+    def __init__(self, folder: Path, stale: float = STALE, heartbeat: float = HEARTBEAT) -> None:
+        self.folder, self.stale, self.heartbeat = folder, stale, heartbeat
+        self._held: dict[str, Path] = {}
+        self._seen: dict[
+            Path, tuple[int, float]
+        ] = {}  # time stamps of others' claims, and since when they are the same
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._touch, daemon=True)
+
+    def __enter__(self) -> Claims:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for name in list(self._held):
+            self.release(name)
+
+    def acquire(self, name: str) -> bool:
+        """Claim a name; False if another process has it."""
+        claims = self._claims(name)
+        if claims and not self._is_stale(claims[-1]):
+            return False
+        claim = self.folder / f"{name}.{_number(claims[-1]) + 1 if claims else 0}"
+        try:
+            with claim.open("x") as file:
+                json.dump(_this_process(), file)
+        except FileExistsError:
+            return False
+        self._held[name] = claim
+        return True
+
+    def release(self, name: str) -> None:
+        """Release a claim, and delete the stale ones before it. A later one belongs to the process that took over."""
+        own = self._held.pop(name)
+        for claim in self._claims(name):
+            if _number(claim) <= _number(own):
+                claim.unlink(missing_ok=True)
+
+    def owner(self, name: str) -> str:
+        """Who holds a name, as "process 12 on laptop"."""
+        claims = self._claims(name)
+        owner = _read_claim(claims[-1])[0] if claims else {}
+        return f"process {owner.get('process', '?')} on {owner.get('host', 'another machine')}"
+
+    def _touch(self) -> None:
+        while not self._stop.wait(self.heartbeat):
+            for claim in list(self._held.values()):
+                with suppress(OSError):  # the folder is out of reach for now; the next heartbeat may reach it
+                    os.utime(claim)
+
+    def _claims(self, name: str) -> list[Path]:
+        found = self.folder.glob(f"{name}.*")
+        return sorted((path for path in found if path.name.removeprefix(f"{name}.").isdigit()), key=_number)
+
+    def _is_stale(self, claim: Path) -> bool:
+        owner, touched = _read_claim(claim)
+        if owner.get("where") == _this_machine():
+            started = _start_time(owner.get("process", ""))
+            if started != "":
+                return started != owner.get("born")
+        known, since = self._seen.get(claim, (-1, 0.0))
+        if touched != known:
+            self._seen[claim] = touched, time.monotonic()
+            return False
+        return time.monotonic() - since > self.stale
+
+
+def _number(claim: Path) -> int:
+    return int(claim.suffix[1:])
+
+
+def _read_claim(claim: Path) -> tuple[dict[str, str], int]:
+    """Owner of a claim, empty while that is being written, and when it was last touched."""
+    try:
+        with claim.open() as file:  # opening makes a network file system ask for the current time stamp
+            touched = os.fstat(file.fileno()).st_mtime_ns
+            owner = json.load(file)
+    except (OSError, ValueError):
+        return {}, 0
+    return (owner if isinstance(owner, dict) else {}), touched
+
+
+def _this_process() -> dict[str, str]:
+    process = str(os.getpid())
+    host, born = socket.gethostname(), _start_time(process) or ""
+    return {"host": host, "where": _this_machine(), "process": process, "born": born}
+
+
+@cache
+def _this_machine() -> str:
+    """Identify this machine since its last start, and its process numbers, since containers have their own."""
+    marks = [Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")]
+    known = [mark.readlink().name if mark.is_symlink() else mark.read_text().strip() for mark in marks if mark.exists()]
+    return "/".join([socket.gethostname(), *known])
+
+
+def _start_time(process: str) -> str | None:
+    """When a process of this machine started, as a later one may get its number; None if it has ended, "" if unknown."""
+    if os.name == "nt":  # where signal 0 is not just a question
+        return ""
+    try:
+        os.kill(int(process), 0)
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except (ProcessLookupError, ValueError):
+        return None
+    except OSError:  # another user's process, or a system without /proc
+        return ""
+    return None if fields[0] == "Z" else fields[19]
+
+
+def work(pipe: Connection) -> None:
+    """Run cells that come through a pipe until it is closed, or until the main process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            cell, path, data = pipe.recv()
+            pipe.send(run_job(cell, path, data, lambda share: pipe.send(("progress", share))))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # at once, since nobody holds a claim on the running cell any more
+
+
+def run_job(
+    cell: Cell, path: Path, data: Path | None, on_progress: Callable[[float], None] = lambda share: None
+) -> tuple[str, Any]:
+    """Run a cell and write its result file.
+
+    Returns ``("finished", ran)``, where ``ran`` is False if another machine took over and was faster; or ``("failed", (reason,
+    traceback, whether a retry may help))``.
+    """
+    told = 0.0
+
+    def sparingly(share: float) -> None:
+        nonlocal told
+        if share - told >= 0.02:  # a message for every step would be too many
+            told = share
+            on_progress(share)
+
+    try:
+        if not read_method(cell.spec.method).traits.one_pass:
+            torch.optim.SGD(
+                [torch.zeros(1)], lr=1.0
+            )  # torch loads its compiler with the first one, which takes seconds
+        result = run_cell(cell, cell.load(data), sparingly, data)
+        ran = not _exists(path)
+        if ran:
+            write_atomically(path, result_text(result))
+        return "finished", ran
+    except Exception as error:
+        retry = isinstance(error, OSError | MemoryError) or "allocate memory" in str(error)
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        # A ValueError says what to do; the author of a method needs the traceback of any other error.
+        return "failed", (reason, "" if isinstance(error, ValueError) else traceback.format_exc(), retry)
+
+
+def _exists(path: Path) -> bool:
+    """Check whether a file exists by listing its folder: network file systems may cache a missing name for long."""
+    return path.name in os.listdir(path.parent)
 
 
 def execute(
@@ -67,68 +260,33 @@ def execute(
     names: Sequence[str | Exception] | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Outcome:
-    """Run the cells that have no file yet, and wait for those that others are running.
+    """Run the cells that have no result file yet, and wait for those that other processes are running.
 
-    Parameters
-    ----------
-    cells : sequence of Cell
-    folder : Path
-        Where results go; other processes may be working on it.
-    jobs : int
-        Processes side by side. A cell that does not say how many threads it wants gets its share of the cores.
-    data : Path, optional
-        Folder of data sets.
-    retries : int
-        Further attempts at a cell whose process died or ran out of something; what would fail alike again is not tried.
-    names : sequence, optional
-        What `file_names` said of the cells.
-    on_event : callable
-        Told what happens.
-
-    Examples
-    --------
-    A cell whose file is there is not run again, so nothing is started here.
-
-    >>> import tempfile
-    >>> from cldnet.bench.run import RunSpec
-    >>> cell = Cell("split-digits,until=1", RunSpec("exact"))
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     path = Path(place) / str(file_names([cell])[0])
-    ...     _ = path.write_text("{}")
-    ...     outcome = execute([cell], Path(place), jobs=1, on_event=lambda event: print(type(event).__name__, event.ran))
-    Finished False
-    >>> outcome.files == [path]
-    True
+    Worker processes share the cores: a cell that names no number of threads gets ``cores // jobs``. A cell whose process died,
+    or that ran out of memory or disk space, is retried; other errors are final. ``names`` are those of `file_names`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _sweep(folder)
-    crew = _Crew(cells, folder, jobs, data, retries, file_names(cells, data) if names is None else names, on_event)
-    try:
-        return crew.run()
-    finally:
-        crew.dismiss()
-
-
-def _sweep(folder: Path) -> None:
-    """Delete what processes left half-written when they were killed."""
-    claims = claims_of(folder)
-    if claims.folder.is_dir():
-        claims.sweep(folder, f".*_seed*.json.{'[0-9a-f]' * 16}.tmp")
-        claims.sweep(claims.folder, ".*.draft")
+    names = file_names(cells, data) if names is None else names
+    with Claims(folder / CLAIMS) as claims:
+        scheduler = _Scheduler(cells, folder, jobs, data, retries, names, on_event, claims)
+        try:
+            return scheduler.run()
+        finally:
+            scheduler.close()
 
 
 @dataclass
 class _Worker:
-    """A process and what it was told to do."""
+    """A worker process and the index of its cell."""
 
     process: Any
     pipe: Connection
-    number: int
+    number: int = -1
 
 
 @dataclass
-class _Crew:
-    """The processes, the cells that wait, and what became of the others."""
+class _Scheduler:
+    """Hands out cells to worker processes and replaces those that die."""
 
     cells: Sequence[Cell]
     folder: Path
@@ -137,141 +295,135 @@ class _Crew:
     retries: int
     names: Sequence[str | Exception]
     on_event: Callable[[Event], None]
-    attempts: dict[int, int] = field(default_factory=dict)
-    waiting: deque[tuple[int, float]] = field(default_factory=deque)  # number, and not before this time
-    working: dict[Connection, _Worker] = field(default_factory=dict)
-    idle: list[_Worker] = field(default_factory=list)
-    elsewhere: set[int] = field(default_factory=set)
+    claims: Claims
 
     def __post_init__(self) -> None:
         self.outcome = Outcome([None] * len(self.cells))
-        self.threads = max(1, cores() // self.jobs)
-        # A forked torch may hang in its thread pool, so processes are spawned.
-        self.context = multiprocessing.get_context("spawn")
+        self.waiting: deque[tuple[int, float]] = (
+            deque()
+        )  # index of a cell, and the time before which it should not start
+        self.working: dict[Any, _Worker] = {}
+        self.idle: list[_Worker] = []
+        self.attempts: Counter[int] = Counter()
+        self.elsewhere: set[int] = set()
 
     def run(self) -> Outcome:
         for number, name in enumerate(self.names):
             if isinstance(name, Exception):
-                self._failed(number, str(name), again=False)
+                self._failed(number, str(name))
             elif (self.folder / name).exists():
                 self._finished(number, ran=False)
             else:
                 self.waiting.append((number, 0.0))
-        self.spoken = time.monotonic()
         while self.waiting or self.working:
             self._hand_out()
-            if not self.working:  # others have all that is left
-                time.sleep(0.1)
-            self._sign_of_life()
-            for pipe in wait(list(self.working), timeout=0.2):
-                assert isinstance(pipe, Connection)
-                self._hear(self.working[pipe])
+            if self.working:
+                for pipe in wait(list(self.working), timeout=0.2):
+                    self._listen(self.working[pipe])
+            else:  # other processes run all that is left
+                time.sleep(0.2)
         return self.outcome
 
-    def _sign_of_life(self) -> None:
-        if time.monotonic() - self.spoken > _SILENCE:
-            self.spoken = time.monotonic()
-            at_work = [worker.number for worker in self.working.values()]
-            self.on_event(Still((at_work or [number for number, _ in self.waiting])[0]))
-
-    def dismiss(self) -> None:
-        """End all processes; a cell that was running is given back."""
-        crew = [*self.working.values(), *self.idle]
-        for worker in crew:
+    def close(self) -> None:
+        workers = [*self.working.values(), *self.idle]
+        for worker in workers:
             worker.process.terminate()
-        for worker in crew:
+        for worker in workers:
             worker.process.join(5)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+            worker.process.kill()
+            worker.process.join()
             worker.pipe.close()
 
     def _hand_out(self) -> None:
-        """Give waiting cells to processes that have nothing to do, and start processes where there are too few."""
+        """Start waiting cells on idle workers, or on new ones if there are fewer than there should be."""
         for _ in range(len(self.waiting)):
             if len(self.working) >= self.jobs:
                 return
             number, not_before = self.waiting.popleft()
+            name = self._path(number).stem
             if time.monotonic() < not_before:
                 self.waiting.append((number, not_before))
-                continue
-            worker = self.idle.pop() if self.idle else self._start()
-            worker.number = number
-            self.working[worker.pipe] = worker
-            try:
-                worker.pipe.send(
-                    Job(self.cells[number], self.folder / str(self.names[number]), self.threads, self.data)
-                )
-            except OSError:  # it died while it had nothing to do; `_hear` finds out
-                continue
+            elif not self.claims.acquire(name):
+                self.waiting.append((number, time.monotonic() + _POLL))
+                if number not in self.elsewhere:
+                    self.elsewhere.add(number)
+                    self.on_event(Event("elsewhere", number, text=self.claims.owner(name)))
+            elif _exists(self._path(number)):  # under the claim: its writer wrote it before releasing its own
+                self.claims.release(name)
+                self._finished(number, ran=False)
+            else:
+                self._start(number)
 
-    def _start(self) -> _Worker:
-        pipe, theirs = self.context.Pipe()
-        process = self.context.Process(target=work, args=(theirs,), daemon=True)
+    def _start(self, number: int) -> None:
+        worker = self.idle.pop() if self.idle else self._new_worker()
+        worker.number = number
+        self.working[worker.pipe] = worker
+        self.elsewhere.discard(number)
+        self.on_event(Event("started", number))
+        spec = self.cells[number].spec
+        threads = max(1, cores() // self.jobs) if spec.threads is None else spec.threads
+        cell = replace(self.cells[number], spec=replace(spec, threads=threads))
+        with suppress(OSError):  # it died while it was idle; `_listen` finds out
+            worker.pipe.send((cell, self._path(number), self.data))
+
+    def _new_worker(self) -> _Worker:
+        context = multiprocessing.get_context("spawn")  # a forked torch may hang in its thread pool
+        pipe, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs,), daemon=True)
         process.start()
-        theirs.close()  # so that its end is the end of the pipe
-        return _Worker(process, pipe, -1)
+        theirs.close()  # so that the pipe ends with the process
+        return _Worker(process, pipe)
 
-    def _hear(self, worker: _Worker) -> None:
+    def _listen(self, worker: _Worker) -> None:
+        """Receive a message of a worker, or notice that it died."""
         number = worker.number
         try:
-            kind, told = worker.pipe.recv()
+            kind, value = worker.pipe.recv()
         except (EOFError, OSError):
-            self._buried(worker)
-            return
-        if kind == "began":
-            self.elsewhere.discard(number)
-            self.on_event(Began(number))
-            return
-        if kind == "share":
-            self.on_event(Progressed(number, told))
-            return
-        self.idle.append(self.working.pop(worker.pipe))
-        if kind in ("done", "present"):
-            self._finished(number, ran=kind == "done")
-        elif kind == "busy":
-            self._wait_for(number, told)
+            worker.process.join()
+            worker.pipe.close()
+            code = worker.process.exitcode
+            ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            memory = ", as happens when memory runs out" if code == -signal.SIGKILL else ""
+            kind, value = "failed", (f"its process {ended}{memory}", "", True)
         else:
-            why, worth_it = told
-            self._failed(number, why, worth_it)
-
-    def _wait_for(self, number: int, owner: str) -> None:
-        self.waiting.append((number, time.monotonic() + _AGAIN))
-        if number not in self.elsewhere:
-            self.elsewhere.add(number)
-            self.on_event(Elsewhere(number, owner))
-
-    def _buried(self, worker: _Worker) -> None:
-        """Take note of a process that is no more."""
+            if kind == "progress":
+                self.on_event(Event("progress", number, share=value))
+                return
+            self.idle.append(worker)
         del self.working[worker.pipe]
-        worker.process.join()
-        worker.pipe.close()
-        code = worker.process.exitcode
-        signalled = (
-            f"was ended by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
-        )
-        memory = ", as it is when memory runs out" if code == -signal.SIGKILL else ""
-        self._failed(worker.number, f"its process {signalled}{memory}", again=True)
+        self.claims.release(self._path(number).stem)
+        if kind == "finished":
+            self._finished(number, ran=value)
+        else:
+            self._failed(number, *value)
 
     def _finished(self, number: int, ran: bool) -> None:
-        path = self.folder / str(self.names[number])
-        self.outcome.files[number] = path
-        with suppress(OSError):
-            self._failure_file(number).unlink(missing_ok=True)
-        self.on_event(Finished(number, path, ran))
+        self.outcome.files[number] = self._path(number)
+        for suffix in (".txt", ".trace"):
+            with suppress(OSError):  # the result counts, whatever becomes of an older failure
+                self._failure(number, suffix).unlink(missing_ok=True)
+        self.on_event(Event("finished", number, path=self._path(number), ran=ran))
 
-    def _failed(self, number: int, why: str, again: bool) -> None:
-        self.attempts[number] = self.attempts.get(number, 0) + 1
-        again = again and self.attempts[number] <= self.retries
-        if again:
-            self.waiting.append((number, time.monotonic() + _REST))
+    def _failed(self, number: int, reason: str, trace: str = "", retry: bool = False) -> None:
+        self.attempts[number] += 1
+        retry = retry and self.attempts[number] <= self.retries
+        if trace:
+            reason += f" (traceback in {self._failure(number, '.trace')})"
+        if isinstance(self.names[number], str):
+            with suppress(OSError):  # the disk may be full, which is no reason to stop the other cells
+                self._failure(number, "").parent.mkdir(parents=True, exist_ok=True)
+                for suffix, text in ((".txt", reason), (".trace", trace)):
+                    if text:
+                        write_atomically(self._failure(number, suffix), text.encode())
+        if retry:
+            self.waiting.append((number, time.monotonic() + _RETRY))
         else:
-            self.outcome.failures[number] = why
-            if isinstance(self.names[number], str):
-                with suppress(OSError):  # the disk may be full, which is no reason to stop the others
-                    self._failure_file(number).parent.mkdir(parents=True, exist_ok=True)
-                    write_atomically(self._failure_file(number), why.encode())
-        self.on_event(Failed(number, why, again))
+            self.outcome.failures[number] = reason
+        self.on_event(Event("failed", number, text=reason, retry=retry))
 
-    def _failure_file(self, number: int) -> Path:
-        return self.folder / FAILURES / f"{Path(str(self.names[number])).stem}.txt"
+    def _path(self, number: int) -> Path:
+        return self.folder / str(self.names[number])
+
+    def _failure(self, number: int, suffix: str) -> Path:
+        return self.folder / FAILURES / f"{self._path(number).stem}{suffix}"

@@ -1,4 +1,4 @@
-"""The command line. Each command's own module has its description; `app` joins them."""
+"""The command line. The modules of this package define the commands; `app` joins them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, evaluate, export, models, photos, results, runs, tune
+from cldnet.cli import bench, datasets, export, models, photos, results, run, tune
 from cldnet.cli.show import printable
 from cldnet.version import __version__
 
@@ -22,28 +22,28 @@ def _show_version(wanted: bool) -> None:
 
 
 app = typer.Typer(
-    help="Learn new classes for ever: keep no data, never grow, never forget.",
+    help="Learn new classes forever: keep no data, never grow, never forget.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("learn")(photos.learn_command)
 app.command("predict")(photos.predict_command)
-app.command("eval")(evaluate.eval_command)
+app.command("eval")(photos.eval_command)
 app.command("inspect")(models.inspect_command)
 app.command("forget")(photos.forget_command)
 app.command("merge")(models.merge_command)
 app.command("export")(export.export_command)
-app.command()(runs.demo)
-app.command("run")(runs.run_command)
+app.command()(bench.demo)
+app.command("run")(run.run_command)
 app.command("bench")(bench.bench_command)
 app.command("tune")(tune.tune_command)
 app.command("table")(results.table_command)
 app.command("report")(results.report_command)
 app.command("audit")(models.audit_command)
 app.add_typer(datasets.app, name="data")
-app.command()(runs.methods)
-app.command()(runs.streams)
+app.command()(run.methods)
+app.command()(run.streams)
 
 
 @app.callback()
@@ -52,11 +52,11 @@ def common(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
     ] = False,
 ) -> None:
-    """Learn new classes for ever: keep no data, never grow, never forget."""
+    """Learn new classes forever: keep no data, never grow, never forget."""
 
 
 def main() -> None:
-    """Run the command line; what a user can mend is said in a sentence, without a traceback."""
+    """Run the command line. Errors that a user can fix are printed in one sentence, without a traceback."""
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
@@ -67,8 +67,8 @@ def main() -> None:
         if "allocate memory" not in str(error):
             raise
         Console(stderr=True).print(
-            "Error: There is not enough memory for this method on inputs of this size. Photos can be made smaller, as "
-            "folder:PATH,size=32; the exact solver needs less than those with projectors.",
+            "Error: There is not enough memory for this method on inputs of this size. Use smaller photos, such as "
+            "folder:PATH,size=32, or the exact solver, which needs less than methods with projectors.",
             style="red",
             soft_wrap=True,
         )

@@ -1,22 +1,19 @@
-"""Commands about data: what is here and whole, and how to get what is not."""
+"""The commands `cldnet data list` and `cldnet data get`."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from cldnet.cli.show import counting, say
+from cldnet.cli.show import counting, new_table, say
 
 if TYPE_CHECKING:
-    from cldnet.data.find import Found
-
-__all__ = ["DataOption", "app"]
+    from cldnet.data.catalog import SetStatus
 
 DataOption = Annotated[
     Path | None,
@@ -34,23 +31,21 @@ app = typer.Typer(help="Find data sets, check them, and download them.", no_args
 @app.command("list")
 def list_command(
     data: DataOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print all of it as JSON, with counts class by class.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON, with counts per class.")] = False,
 ) -> None:
     """List the data sets that are known, where they are, whether they are whole, and their hashes."""
-    from cldnet.data.catalog import KNOWN_SETS
-    from cldnet.data.find import search_path, survey
+    from cldnet.data.catalog import KNOWN_SETS, SetStatus, examine, find_set, search_path
 
-    found: list[Found] = []
+    found: list[SetStatus] = []
     with counting("reading data sets", "sets") as tell:
-        for number, one in enumerate(survey(data)):
-            found.append(one)
-            tell(number + 1, len(KNOWN_SETS))
+        for name, known in KNOWN_SETS.items():
+            folder = find_set(name, data)
+            found.append(SetStatus(name, None, "not found") if folder is None else examine(known, folder))
+            tell(len(found), len(KNOWN_SETS))
     if as_json:
-        typer.echo(json.dumps([_as_json(one) for one in found], indent=1))
+        typer.echo(json.dumps([asdict(one) for one in found], indent=1, default=str))
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = new_table()
     for heading in ("data set", "state", "train + test", "classes", "hash"):
         table.add_column(heading, no_wrap=True)
     for one in found:
@@ -73,43 +68,36 @@ def get_command(
         Path | None, typer.Option("--data", help="Folder to put it into; by default the cache folder.")
     ] = None,
 ) -> None:
-    """Download a data set, go on where an earlier download stopped, check it and unpack it."""
-    from cldnet.data.catalog import known_set
-    from cldnet.data.fetch import get_set
-    from cldnet.data.find import cache_folder, examine, find_in, find_set
+    """Download a data set, resuming an earlier download, then verify and unpack it."""
+    from cldnet.data.catalog import cache_folder, examine, find_in, find_set, known_set
+    from cldnet.data.download import get_set
 
     known = known_set(name)
     here = find_set(name) if data is None else find_in(known, data)
     if here is not None and examine(known, here).state == "whole":
-        say(f"{name} is whole in {here}; there is nothing to get.")
+        say(f"{name} is already complete in {here}.")
         return
     dest = data or cache_folder()
     say(f"{known.title}, {known.home}. {known.terms}")
     try:
         with counting(f"getting {name}", "bytes") as tell:
-            folder = get_set(name, dest, on_progress=lambda label, done, total: tell(done, total))
+            folder = get_set(name, dest, on_progress=tell)
     except KeyboardInterrupt:
-        say("\nStopped. What has come is kept; the same command goes on from there.", error=True)
+        say("\nStopped. The part already downloaded is kept; run the same command to resume.", error=True)
         raise typer.Exit(130) from None
     say(f"{name} is whole in {folder}.")
 
 
-def _details(one: Found) -> str:
-    """What else there is to say of a set that is there: what is wrong, or counts a class and means a channel."""
+def _details(one: SetStatus) -> str:
+    """Details of a set: what is wrong, or the samples per class and the mean per channel."""
     if not one.train:
         return one.state
     a_class = " + ".join(_range(counts) for counts in zip(*one.per_class.values(), strict=True) if any(counts))
     means = ", channel means " + " ".join(f"{mean:.4f}" for mean in one.means) if one.means else ""
     damage = f"; {one.state}" if one.state.startswith("damaged") else ""
-    return f"{a_class} a class{means}{damage}"
+    return f"{a_class} per class{means}{damage}"
 
 
 def _range(counts: tuple[int, ...]) -> str:
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
-
-
-def _as_json(one: Found) -> dict[str, Any]:
-    kept = {key: getattr(one, key) for key in ("name", "state", "train", "test", "classes", "digest")}
-    folder = None if one.folder is None else str(one.folder)
-    return {**kept, "folder": folder, "means": list(one.means), "per_class": dict(one.per_class)}

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from cldnet.cli.show import counting, say
+from cldnet.cli.show import counting, new_table, say
 
 if TYPE_CHECKING:
     from cldnet.bench.table import Table
 
-__all__ = ["report_command", "table_command"]
 
-
-class Format(Enum):
+class TableFormat(StrEnum):
     """What a table is written as."""
 
     md = "md"
@@ -30,42 +26,42 @@ class Format(Enum):
 
 
 def table_command(
-    results: Annotated[list[Path], typer.Argument(help="Folders of results; runs of all of them share one table.")],
+    results: Annotated[list[Path], typer.Argument(help="Folders of results, combined in one table.")],
     form: Annotated[
-        Format | None,
+        TableFormat | None,
         typer.Option(
-            "--as", help="Markdown, CSV or TeX; by default what the file's name says, or what suits the screen."
+            "--as", help="Markdown, CSV or TeX; by default from the file's name, or Markdown; a table on a terminal."
         ),
     ] = None,
     score: Annotated[
         str,
         typer.Option(
-            help="What to show: accuracy, incremental, forgetting, task-il, capacity, kept or seconds; or what a leak would "
-            "make of it, which is no result: leak-statistics or leak-epoch."
+            help="What to show: accuracy, incremental, forgetting, task-il, capacity, kept or seconds. leak-statistics "
+            "and leak-epoch show what a leak of test data would give; they are not results."
         ),
     ] = "accuracy",
     against: Annotated[
-        str | None, typer.Option(help="A method, or a row's name: show how others differ from it, seed by seed.")
+        str | None, typer.Option(help="A method, or the name of a row, to compare all others with, seed by seed.")
     ] = None,
     published: Annotated[
-        bool, typer.Option("--published/--no-published", help="Show published figures where there are some.")
+        bool, typer.Option("--published/--no-published", help="Show published figures, if there are any.")
     ] = True,
     out: Annotated[Path | None, typer.Option(help="File to write; links in it are relative to its folder.")] = None,
 ) -> None:
     """Show results as a table: mean ± standard deviation over seeds, streams side by side."""
     from cldnet.bench.results import read_folder
-    from cldnet.bench.table import as_csv, as_markdown, as_tex, build_table
-    from cldnet.store import write_atomically
+    from cldnet.bench.table import build_table
+    from cldnet.bench.table_formats import as_csv, as_markdown, as_tex
+    from cldnet.storage import write_atomically
 
     form = form or _form_of(out)
     with Console(stderr=True).status("reading results"):  # silent where there is no terminal
-        table = build_table(
-            [read_folder(folder) for folder in results], score=score, against=against, published=published
-        )
+        folders = [read_folder(folder) for folder in results]
+        table = build_table(folders, score=score, against=against, published=published)
     if form is None and out is None and Console().is_terminal:
         _show(table)
         return
-    write = {Format.md: as_markdown, Format.csv: as_csv, Format.tex: as_tex}[form or Format.md]
+    write = {"md": as_markdown, "csv": as_csv, "tex": as_tex}[form or "md"]
     text = write(table, None if out is None else out.parent)
     if out is None:
         sys.stdout.write(text)  # as it is: no wrapping
@@ -94,27 +90,28 @@ def report_command(
         import webbrowser
 
         if not webbrowser.open(report.page.resolve().as_uri()):
-            say("There is no browser to open the page with.", error=True)
+            say("No browser was found. Open the page yourself.", error=True)
 
 
-def _form_of(out: Path | None) -> Format | None:
-    """Tell the format from a file's name."""
+def _form_of(out: Path | None) -> TableFormat | None:
+    """Return the format that a file's name implies."""
     if out is None:
         return None
-    endings = {f".{form.value}": form for form in Format} | {".markdown": Format.md}
+    endings = {f".{form}": form for form in TableFormat} | {".markdown": TableFormat.md}
     if out.suffix.lower() not in endings:
-        raise ValueError(f"{out} does not say what to write: end its name with .md, .csv or .tex, or say it with --as.")
+        raise ValueError(f"{out} has an unknown extension: use .md, .csv or .tex, or choose a format with --as.")
     return endings[out.suffix.lower()]
 
 
 def _show(table: Table) -> None:
     """Show a table on a terminal, stream under stream, with what a reader should know below."""
-    from cldnet.bench.table import NOTHING, columns, lines, plain, remarks
+    from cldnet.bench.table import NOTHING
+    from cldnet.bench.table_formats import columns, lines, plain, remarks
 
     named, rows = columns(table), list(lines(table))
     for stream in table.streams:
         places = [number for number, (other, _) in enumerate(named, start=1) if other == stream]
-        shown = RichTable(title=Text(plain(stream)), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        shown = new_table(title=Text(plain(stream)))
         shown.add_column("method")
         for place in places:
             shown.add_column(Text(plain(named[place - 1][1]) or table.score.unit), justify="right")

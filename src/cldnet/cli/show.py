@@ -1,4 +1,4 @@
-"""What commands show: bars on a terminal and plain lines elsewhere, and tables."""
+"""What commands print: text, tables, and progress as bars on a terminal or plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,84 +12,50 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from cldnet.bench.wording import counted
+from cldnet.bench.formatting import human_bytes, percent, yes_no
 
 if TYPE_CHECKING:
     from cldnet.bench.summary import Summary
 
-#: Seconds without a word, where there is no terminal for a bar.
+#: Seconds between lines of progress, without a terminal.
 SILENCE = 10.0
-#: Seconds that nobody need be told about.
+#: Seconds before the first line of progress.
 _PATIENCE = 2.0
-
-__all__ = [
-    "SILENCE",
-    "counted",
-    "counting",
-    "json_text",
-    "pace",
-    "printable",
-    "progress",
-    "result_tables",
-    "say",
-    "shown",
-]
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Print a text as it is: no colours of numbers, no markup, no wrapping of paths; but nothing that moves a cursor."""
+    """Print text without colours, markup or wrapping, with control characters escaped."""
     Console(stderr=error).print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def shown(name: object) -> str:
-    r"""A name, of a file or a class, for one line of a terminal: what cannot be printed is written as Python writes it.
+    r"""Escape a name of a file or a class for one line of a terminal, as Python's ``repr`` does.
 
-    Names come from strangers. One may hold what clears a screen, what looks like another answer on a line of its own, or
-    bytes that are no text.
-
-    Examples
-    --------
-    >>> print(shown("wren\n\x1b[2J.jpg"), shown(b"caf\xe9.jpg".decode(errors="surrogateescape")), shown("café.jpg"))
-    wren\n\x1b[2J.jpg caf\xe9.jpg café.jpg
+    Names are untrusted: they may contain control sequences, line breaks or bytes that are not UTF-8.
     """
     return "".join(letter if letter.isprintable() else _escaped(letter) for letter in str(name))
 
 
 def _escaped(letter: str) -> str:
-    byte = ord(letter) - 0xDC00  # as Python holds a byte of a name that is not UTF-8
+    byte = ord(letter) - 0xDC00  # a byte that is not UTF-8, as surrogateescape holds it
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else repr(letter)[1:-1]
 
 
 def printable(text: str) -> str:
-    """A text of one or more lines, each as `shown` writes it."""
+    """Escape a text of several lines, each as `shown` does."""
     return "\n".join(map(shown, text.split("\n")))
 
 
 def json_text(value: object) -> str:
-    r"""JSON for a program and for a terminal: letters as they are, and what cannot be printed escaped, so that it comes back.
-
-    Examples
-    --------
-    >>> print(json_text({"photo": "caf\xe9\x9b\udcff"}))
-    {
-     "photo": "café\u009b\udcff"
-    }
-    """
+    r"""Dump JSON that is safe on a terminal: unprintable characters are escaped, and read back unchanged."""
     text = json.dumps(value, indent=1, ensure_ascii=False)
     return "".join(letter if letter == "\n" or letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
 
 
 def pace(count: int, seconds: float, unit: str) -> str:
-    """How many in a second; nothing before there is anything to tell it by.
-
-    Examples
-    --------
-    >>> pace(236, 2.0, "photos"), pace(1, 4.0, "photos"), pace(3_000_000, 2.0, "bytes"), pace(0, 0.1, "photos")
-    ('118 photos/s', '0.25 photos/s', '1.5 MB/s', '')
-    """
-    from cldnet.bench.wording import human_bytes
-
+    """Format a rate per second; empty as long as there is nothing to measure."""
     if count <= 0 or seconds <= 0:
         return ""
     rate = count / seconds
@@ -99,13 +65,13 @@ def pace(count: int, seconds: float, unit: str) -> str:
 
 
 class _Pace:
-    """How fast a count grows, from the first number told on: a download may begin in the middle of a file."""
+    """How fast a count grows since its first value: a download may resume in the middle of a file."""
 
     def __init__(self, unit: str) -> None:
         self.unit, self.first, self.since = unit, -1, 0.0
 
     def at(self, done: int) -> str:
-        """The pace now; a count that goes back is a new one, such as the next file's."""
+        """The current rate. If the count decreases, as for the next file, measuring starts again."""
         now = time.monotonic()
         if not 0 <= self.first <= done:
             self.first, self.since = done, now
@@ -114,9 +80,9 @@ class _Pace:
 
 @contextmanager
 def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show how far something is that counts its own steps, and how fast: a bar on a terminal, a line a quarter elsewhere.
+    """Show progress and rate: a bar on a terminal, a line per quarter elsewhere.
 
-    What is yielded is told the count and, if known, that of all: first where it begins, so that there is a pace to tell.
+    Call the yielded function with the count and the total (``None`` if unknown), first with the count at the beginning.
     """
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -137,7 +103,7 @@ def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None
     said, fast = (TextColumn(f"{{task.{what}}}", markup=False) for what in ("description", "fields[pace]"))
     columns = (said, BarColumn(), count, fast, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
-        begun: list[Any] = []  # no bar for what is there at once
+        begun: list[Any] = []  # no bar before the first count
 
         def show(done: int, total: int | None) -> None:
             if not begun:
@@ -149,8 +115,8 @@ def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None
 
 @contextmanager
 def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None], Callable[[int, str], None]]]:
-    """Show bars on a terminal, and a plain line for every finished run elsewhere."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    """Show a bar per run on a terminal, and a line per finished run elsewhere."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console()
     if not console.is_terminal:
@@ -169,6 +135,7 @@ def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bars:
         whole = bars.add_task("all runs", total=len(names))
@@ -192,34 +159,27 @@ def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None
         yield on_progress, announce
 
 
+def new_table(*headings: str, title: str | Text | None = None) -> Table:
+    """Make an empty table in the style of all commands."""
+    return Table(*headings, title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+
+
 def result_tables(summaries: Sequence[Summary]) -> Iterator[Table]:
-    """Results as tables, one a stream: a row a method, mean and standard deviation over seeds."""
-    from cldnet.bench.table.notes import outside_notes
-    from cldnet.bench.wording import human_bytes, percent, yes_no
+    """Results as one table per stream: a row per method, mean and standard deviation over seeds."""
+    from cldnet.bench.table import outside_notes
 
     for stream in dict.fromkeys(summary.stream for summary in summaries):
-        table = Table(title=escape(stream), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        rows = [summary for summary in summaries if summary.stream == stream]
+        table = new_table(title=escape(stream))
         table.add_column("method", no_wrap=True)
-        table.add_column("average\naccuracy", justify="right", no_wrap=True)
-        for heading in ("forgetting", "seconds", "bytes\nkept", "grows?", "keeps\ndata?"):
+        for heading in ("average\naccuracy", "forgetting", "seconds", "bytes\nkept", "grows?", "keeps\ndata?"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for row in summaries:
-            if row.stream == stream:
-                accuracy = row.accuracy_text if row.runs or not row.missing else f"[dim]{row.accuracy_text}[/]"
-                figures = (
-                    []
-                    if row.seconds is None or row.bytes_kept is None
-                    else [
-                        percent(row.forgetting),
-                        f"{row.seconds:.1f}",
-                        human_bytes(row.bytes_kept),
-                        yes_no(row.grows),
-                        yes_no(row.keeps_data),
-                    ]
-                )
-                table.add_row(escape(row.marked_name), accuracy, *figures)
-        table.caption = (
-            "\n".join(map(escape, outside_notes([row for row in summaries if row.stream == stream]))) or None
-        )
+        for row in rows:
+            cells = [row.accuracy_text if row.runs or not row.missing else f"[dim]{row.accuracy_text}[/]"]
+            if row.seconds is not None and row.bytes_kept is not None:
+                cells += [percent(row.forgetting), f"{row.seconds:.1f}", human_bytes(row.bytes_kept)]
+                cells += [yes_no(row.grows), yes_no(row.keeps_data)]
+            table.add_row(escape(row.marked_name), *cells)
+        table.caption = "\n".join(map(escape, outside_notes(rows))) or None
         table.caption_justify = "left"
         yield table

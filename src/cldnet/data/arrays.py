@@ -1,84 +1,65 @@
-"""The edge: arrays of any make become tensors here, or a sentence says what is wrong with them."""
+"""Check the arrays that users pass, samples, labels and weights, and serve them to learners as tasks and batches."""
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cldnet.labels import as_labels
-
-__all__ = ["as_inputs", "as_targets", "as_weights", "layout", "plain", "seen_as_inputs"]
+from cldnet.data.labels import Inputs, LabelTable, as_labels
 
 _CHANNELS = (1, 3, 4)
-#: Weights beyond these are lost beside others, or overflow when they are multiplied.
+#: Weights outside this range vanish beside others, or overflow when they are multiplied.
 _WEIGHTS = (1e-12, 1e12)
 _NUMBERS = (
-    "X should hold numbers: leave that column out, or encode it, for example with sklearn.preprocessing.OneHotEncoder."
+    "X should hold numbers: drop that column, or encode it, for example with sklearn.preprocessing.OneHotEncoder."
 )
-#: What was expected, and what to do, where scikit-learn finds something wrong: in its own words it says no more than what.
+#: Advice to add to scikit-learn's messages, which only say what is wrong.
 _ADVICE = {
-    "contains NaN": "Drop those rows, or fill the gaps, for example with sklearn.impute.SimpleImputer.",
-    "contains infinity": "Drop those rows, or bring X into a smaller range.",
+    "contains NaN": "Drop those samples, or fill in the values, for example with sklearn.impute.SimpleImputer.",
+    "contains infinity": "Drop those samples, or rescale X.",
     "could not convert string": _NUMBERS,
     "argument must be": _NUMBERS,
     "bytes/strings": "X should hold numbers: convert it to numeric values, for example with X.astype(float), or encode it, "
     "for example with sklearn.preprocessing.OneHotEncoder.",
     "Complex data": "Give real numbers, for example X.real.",
-    "setting an array element": "The rows of X should be equally long: cut or pad them.",
-    "0 sample(s)": "X should have a row an example: leave the call out where there are none.",
-    "0 feature(s)": "X should have one column or more: look at how its columns were chosen.",
+    "setting an array element": "All samples in X should have the same length: cut or pad them.",
+    "0 sample(s)": "X should have at least one sample: skip the call if there is none.",
+    "0 feature(s)": "X should have at least one column: check how its columns were chosen.",
 }
-#: Where scikit-learn's words end that are worth keeping: the array itself follows, or advice of its own.
+#: What follows in a message of scikit-learn: the array itself, or its own advice.
 _END = re.compile(r"\n|\.Convert")
 
 
-def as_inputs(X: Any) -> Tensor:
-    """Turn inputs (numpy, torch, pandas, lists) into a new tensor of numbers, rows first.
+def as_inputs(X: Any, copy: bool = True) -> Tensor:
+    """Convert inputs (numpy, torch, pandas, lists) to a tensor of numbers, samples first, or raise.
 
-    uint8 stays uint8 and means 0 to 255; other numbers become float32 where that loses nothing, else float64.
-    What is not finite, not numeric, empty or ragged is refused with a sentence.
-
-    Examples
-    --------
-    >>> as_inputs([[1, 2], [3, 4]]).dtype, as_inputs(np.zeros((2, 3), np.uint8)).dtype
-    (torch.float64, torch.uint8)
-    >>> as_inputs([[1.0, float("nan")]])
-    Traceback (most recent call last):
-    ...
-    ValueError: Input X contains NaN. Drop those rows, or fill the gaps, for example with sklearn.impute.SimpleImputer.
+    uint8 stays uint8 and means 0 to 255; other numbers become float32 if that loses nothing, else float64. Without ``copy``
+    the tensor may share the memory of X, which may take gigabytes: read it only, and only during the call.
     """
     array = _checked(X)
-    return torch.from_numpy(_in_range(array.astype(_number_type(array), order="C", subok=False)))
-
-
-def seen_as_inputs(X: Any) -> Tensor:
-    """`as_inputs`, but in the caller's own memory where it is fit for that: for reading only, and only while a call lasts.
-
-    Data may have gigabytes, of which a copy may not find room.
-
-    Examples
-    --------
-    >>> X = np.zeros((2, 3), np.float32)
-    >>> x = seen_as_inputs(X)
-    >>> X[0, 0] = 1
-    >>> x[0].tolist()
-    [1.0, 0.0, 0.0]
-    """
-    array = _checked(X)
-    # Without gaps, as a copy would lie: products round by how a matrix lies. torch has no tensors that nobody may write to.
-    fit = np.require(array.astype(_number_type(array), copy=False), requirements=["C", "A", "W", "E"])
-    return torch.from_numpy(_in_range(fit))
+    dtype: type[np.generic] = np.float64
+    if array.dtype in (np.float16, np.float32, np.bool_, np.int8, np.int16, np.uint16):
+        dtype = np.float32
+    elif array.dtype == np.uint8:
+        dtype = np.uint8
+    # Contiguous, because rounding depends on the layout; writable, because torch has no read-only tensors.
+    array = np.require(array.astype(dtype, order="C" if copy else "K", copy=copy), requirements=["C", "A", "W", "E"])
+    if dtype is np.float64 and max(array.max(), -array.min()) > np.finfo(np.float32).max:
+        raise ValueError("Input X contains infinity or a value too large for float32. Rescale X.")
+    return torch.from_numpy(array)
 
 
 def _checked(X: Any) -> NDArray[Any]:
-    """Find what is wrong with inputs, or return them as an array of their own number type."""
+    """Raise if something is wrong with inputs, or return them as an array of their own number type."""
     # scikit-learn's checks and messages are what users of arrays know; imported late because it is heavy.
     from sklearn.utils import check_array  # noqa: PLC0415
 
@@ -104,51 +85,28 @@ def _checked(X: Any) -> NDArray[Any]:
     return array
 
 
-def _number_type(array: NDArray[Any]) -> type[np.generic]:
-    """The type that loses nothing: bytes stay bytes."""
-    if array.dtype == np.uint8:
-        return np.uint8
-    return np.float32 if array.dtype in (np.float16, np.float32, np.bool_, np.int8, np.int16, np.uint16) else np.float64
-
-
-def _in_range(array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype == np.float64 and max(array.max(), -array.min()) > np.finfo(np.float32).max:
-        raise ValueError("Input X contains infinity or a value too large for float32. Bring X into a smaller range.")
-    return array
-
-
 def _explained(fault: str, X: Any) -> str:
-    """Say what scikit-learn found wrong, what was expected and what to do; without the array, which may be long."""
+    """Shorten a message of scikit-learn, and add what was expected and what to do."""
     if "Expected 2D array, got 1D" in fault:
         return (
-            "Expected 2D array, got 1D array instead: X should have a row of numbers an example. Reshape your data: "
-            "X.reshape(1, -1) if it is one example, X.reshape(-1, 1) if each number is an example."
+            "Expected 2D array, got 1D array instead: X should have one row per sample. Reshape your data: "
+            "X.reshape(1, -1) if it is one sample, X.reshape(-1, 1) if each number is a sample."
         )
     if "Expected 2D array" in fault:  # numpy takes whatever it does not know for one value
         what = "None" if X is None else f"a {type(X).__name__}"
         how = "list(X)" if isinstance(X, Iterator) else "an array, a tensor, a table or a list of rows"
-        return f"Expected 2D array, got {what} instead: X should have a row of numbers an example. Give {how}."
+        return f"Expected 2D array, got {what} instead: X should have one row per sample. Give {how}."
     advice = next((advice for words, advice in _ADVICE.items() if words in fault), None)
     return fault if advice is None else f"{_END.split(fault)[0].rstrip(' .:')}. {advice}"
 
 
 def plain(values: Any, name: str) -> Any:
-    """Make numpy's arrays of torch's tensors, and refuse what hides some of its values from numpy.
-
-    Examples
-    --------
-    >>> plain(torch.tensor([1, 2]), "y")
-    array([1, 2])
-    >>> plain(np.ma.masked_array([1, 2], mask=[True, False]), "y")
-    Traceback (most recent call last):
-    ...
-    ValueError: y is a masked array in which 1 of 2 values are missing: drop those rows, or give them values (y.filled(…)).
-    """
+    """Convert torch tensors to numpy arrays, and raise for values that numpy cannot see, such as masked ones."""
     missing, size = _masked(values)
     if missing:
         what, each = ("is a masked array", name) if isinstance(values, np.ndarray) else ("has masked arrays", "row")
         raise ValueError(
-            f"{name} {what} in which {missing} of {size} values are missing: drop those rows, or give them values "
+            f"{name} {what} in which {missing} of {size} values are missing: drop those samples, or fill in the values "
             f"({each}.filled(…))."
         )
     if isinstance(values, np.ma.MaskedArray):
@@ -158,8 +116,8 @@ def plain(values: Any, name: str) -> Any:
     tensor = values.detach()
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
         raise ValueError(
-            f"{name} is a tensor that is sparse, quantised, nested or without data; expected plain numbers, a row an example: "
-            f"convert it, for example with {name}.to_dense()."
+            f"{name} is a tensor that is sparse, quantised, nested or without data; expected plain numbers: convert it, for "
+            f"example with {name}.to_dense()."
         )
     try:
         if tensor.is_floating_point() and tensor.element_size() <= 2:
@@ -173,53 +131,33 @@ def plain(values: Any, name: str) -> Any:
 
 
 def _masked(values: Any) -> tuple[int, int]:
-    """Count the values that masked arrays hide, and all of theirs; numpy reads what is behind the mask of a row in a list."""
+    """Count masked values, and all values of masked arrays; numpy ignores the masks of arrays in a list."""
     if isinstance(values, np.ma.MaskedArray):
         return int(np.ma.getmaskarray(values).sum()), values.size
     if not isinstance(values, list | tuple) or (values and isinstance(values[0], int | float | str)):
-        return 0, 0  # plain numbers need not be looked at one by one
+        return 0, 0  # no need to look at plain numbers one by one
     parts = [_masked(value) for value in values if isinstance(value, np.ma.MaskedArray | list | tuple)]
     return sum(missing for missing, _ in parts), sum(size for _, size in parts)
 
 
 def as_targets(y: Any, rows: int) -> NDArray[Any]:
-    """Turn labels of any make into a one-dimensional array, one for each of so many rows of inputs.
-
-    Examples
-    --------
-    >>> as_targets(torch.tensor([3, 1]), rows=2)
-    array([3, 1])
-    >>> as_targets(["a"], rows=2)
-    Traceback (most recent call last):
-    ...
-    ValueError: X has 2 rows and y has 1 labels: they should be as many.
-    """
+    """Convert labels to a one-dimensional array, and raise unless there is one per sample."""
     from sklearn.utils import column_or_1d  # noqa: PLC0415
 
     y = plain(y, "y")
     if hasattr(y, "to_numpy") and getattr(y, "ndim", 1) == 1:
-        y = np.array(list(y), dtype=object)  # pandas would turn its whole numbers with NA into floats
+        y = np.array(list(y), dtype=object)  # pandas would convert integers with NA to floats
     shape: tuple[int, ...] = getattr(y, "shape", ())
     if len(shape) == 2 and shape[1] == 1 and np.asarray(y).dtype.kind in "ObiufUS":
         y = column_or_1d(y, warn=True)
     labels = as_labels(y)
     if len(labels) != rows:
-        raise ValueError(f"X has {rows} rows and y has {len(labels)} labels: they should be as many.")
+        raise ValueError(f"X has {rows} samples and y has {len(labels)} labels; expected one label per sample.")
     return labels
 
 
 def as_weights(sample_weight: Any, rows: int) -> NDArray[np.float64]:
-    """Turn weights of any make into a new array, one for each of so many rows of inputs; one number is the weight of each.
-
-    Examples
-    --------
-    >>> as_weights([1, 0.5], rows=2), as_weights(2, rows=3)
-    (array([1. , 0.5]), array([2., 2., 2.]))
-    >>> as_weights([1, -2], rows=2)
-    Traceback (most recent call last):
-    ...
-    ValueError: sample_weight has negative values (-2 is the least); expected 0 or more a row. To take rows out, use forget.
-    """
+    """Convert sample weights to a new array, one per sample; a single number is the weight of each."""
     values = plain(sample_weight, "sample_weight")
     try:
         given = np.asarray(values)
@@ -228,48 +166,42 @@ def as_weights(sample_weight: Any, rows: int) -> NDArray[np.float64]:
         weights = None
     if weights is None:
         raise ValueError(
-            f"sample_weight is no array of numbers; expected one number, 0 or more, for each of the {rows} rows: convert it, "
-            "for example with np.asarray(sample_weight, dtype=float)."
+            f"sample_weight is not an array of numbers; expected one weight of at least 0 for each of {rows} samples: convert "
+            "it, for example with np.asarray(sample_weight, dtype=float)."
         )
     if weights.ndim == 0:
         weights = np.full(rows, weights)
     if weights.shape != (rows,):
         raise ValueError(
-            f"sample_weight has shape {weights.shape}; expected ({rows},), one weight a row of X. Give each row its weight, or "
-            "leave sample_weight out."
+            f"sample_weight has shape {weights.shape}; expected ({rows},), one weight per sample. Reshape it, or leave it out."
         )
     if not (np.abs(weights) <= np.finfo(np.float32).max).all():
         raise ValueError(
-            "sample_weight contains NaN, infinity or a value too large for float32; expected a finite number of 0 or more a "
-            "row. Drop those rows, or give them the weight 0."
+            "sample_weight contains NaN, infinity or a value too large for float32; expected finite weights of at least 0. "
+            "Drop those samples, or give them the weight 0."
         )
     if (weights < 0).any():
         raise ValueError(
-            f"sample_weight has negative values ({weights.min():g} is the least); expected 0 or more a row. To take rows out, "
-            "use forget."
+            f"sample_weight has negative values (the smallest is {weights.min():g}); expected weights of at least 0. To remove "
+            "samples from a model, use forget."
         )
     least, most = _WEIGHTS
     strange = weights[(weights > 0) & ((weights < least) | (weights > most))]
     if len(strange):
         raise ValueError(
-            f"sample_weight has values of {strange[0]:g}; expected 0, or {least:g} to {most:g}, about 1 on average. Divide the "
-            "weights by their mean, and give rows that should not count the weight 0."
+            f"sample_weight has the value {strange[0]:g}; expected 0, or {least:g} to {most:g}, about 1 on average. Divide the "
+            "weights by their mean, and use 0 for samples that should not count."
         )
     if not weights.any():
-        raise ValueError("All sample weights are zero: there is nothing to learn. Leave the call out.")
+        raise ValueError("All sample weights are zero: there is nothing to learn. Skip the call.")
     return weights
 
 
 def layout(x: Tensor, input_shape: tuple[int, ...] | None) -> Tensor:
-    """Bring inputs into the layout that nets take: ``(n, d)``, ``(n, height, width)`` or ``(n, channels, height, width)``.
+    """Convert inputs to the layout of the nets: ``(n, d)``, ``(n, height, width)`` or ``(n, channels, height, width)``.
 
-    Images with their channels last are recognised by 1, 3 or 4 of them. A given ``input_shape``, of either layout, folds
-    flat rows; images must have it already.
-
-    Examples
-    --------
-    >>> layout(torch.zeros(2, 8, 9, 3), None).shape, layout(torch.zeros(2, 64), (8, 8)).shape
-    (torch.Size([2, 3, 8, 9]), torch.Size([2, 8, 8]))
+    A last dimension of 1, 3 or 4 means channels last. ``input_shape``, in either layout, reshapes flat inputs; images must
+    already have it.
     """
     if input_shape is None:
         return _channels_first(x)
@@ -278,7 +210,7 @@ def layout(x: Tensor, input_shape: tuple[int, ...] | None) -> Tensor:
     images, wanted = _channels_first(x), _channels_first(x.new_empty(0, *input_shape)).shape[1:]
     if [side for side in images.shape[1:] if side > 1] != [side for side in wanted if side > 1]:
         raise ValueError(
-            f"X has rows of shape {tuple(x.shape[1:])}, {prod(x.shape[1:])} numbers, but input_shape={input_shape} "
+            f"X has samples of shape {tuple(x.shape[1:])}, {prod(x.shape[1:])} numbers, but input_shape={input_shape} "
             f"holds {prod(input_shape)}. Reshape X, or change input_shape."
         )
     return images.reshape(len(x), *wanted)
@@ -288,3 +220,167 @@ def _channels_first(x: Tensor) -> Tensor:
     if x.ndim == 4 and x.shape[1] not in _CHANNELS and x.shape[3] in _CHANNELS:
         return x.permute(0, 3, 1, 2).contiguous()
     return x
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Checked samples: inputs in the layout of the nets, labels, weights or None, and column names or None.
+
+    The inputs may share the caller's memory: copy them to keep them beyond the call.
+    """
+
+    x: Tensor
+    y: NDArray[Any]
+    weight: NDArray[np.float64] | None
+    names: tuple[str, ...] | None
+
+    @classmethod
+    def checked(
+        cls,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        input_shape: tuple[int, ...] | None,
+        table: LabelTable,
+        classes: Any = None,
+    ) -> Samples:
+        """Check the arguments of a call, and the labels against a table; raise if something is wrong."""
+        from sklearn.utils.validation import _get_feature_names  # noqa: PLC0415
+
+        if y is None:
+            raise ValueError(
+                "This classifier requires y to be passed, but the target y is None. Give a list, an array or a column of "
+                "labels, one per sample."
+            )
+        x = layout(as_inputs(X, copy=False), input_shape)
+        labels = as_targets(y, len(x))
+        table.check(labels)
+        if classes is not None:
+            unexpected = sorted(set(labels.tolist()) - set(as_labels(classes).tolist()))
+            if unexpected:
+                raise ValueError(f"y has labels {unexpected} that are not in classes. Add them, or leave classes out.")
+        weight = None if sample_weight is None else as_weights(sample_weight, len(x))
+        names = _get_feature_names(X)
+        return cls(x, labels, weight, None if names is None else tuple(names.tolist()))
+
+    @property
+    def inputs(self) -> Inputs:
+        """The `Inputs` of a model that starts with these samples."""
+        least, most = (float(end) for end in self.x.aminmax())
+        return Inputs(tuple(self.x.shape[1:]), self.names, self.x.dtype == torch.uint8, max(most, -least))
+
+
+class Session:
+    """Samples that arrive in pieces and are learned as one task; new labels go to a copy of ``table``."""
+
+    def __init__(self, table: LabelTable) -> None:
+        self.table = copy.deepcopy(table)
+        self.pieces: list[Samples] = []
+        self._inputs: Inputs | None = None
+
+    def add(self, samples: Samples) -> None:
+        """Add a copy of a piece, or raise if its inputs do not match those of the first one."""
+        if self._inputs is None:
+            self._inputs = samples.inputs
+        self._inputs.check(samples.x)
+        if samples.names != self._inputs.names:
+            raise ValueError("The columns have other names than in the session's first piece: use the same names.")
+        self.table.learn(samples.y)
+        self.pieces.append(replace(samples, x=samples.x.clone(), y=samples.y.copy()))
+
+    @property
+    def samples(self) -> Samples:
+        """All pieces together; samples without weights weigh 1."""
+        pieces, weight = self.pieces, None
+        if len(pieces) == 1:
+            return pieces[0]
+        if any(piece.weight is not None for piece in pieces):
+            weight = np.concatenate([np.ones(len(p.y)) if p.weight is None else p.weight for p in pieces])
+        y = np.concatenate([piece.y for piece in pieces])
+        return Samples(torch.cat([piece.x for piece in pieces]), y, weight, pieces[0].names)
+
+
+#: Varies a batch of inputs with a random generator, keeping shape and type.
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+
+
+class Batch(NamedTuple):
+    """The samples of one step: inputs, class rows, weights or None, and the step's place among the task's steps and epochs.
+
+    Inputs may be augmented. Methods that store samples store `plain`, and replay them with `joined`.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None
+    step: int
+    steps: int
+    epoch: int
+    original: Tensor | None = None
+    augment: Augmentation | None = None
+
+    def augmented(self, augment: Augmentation, source: torch.Generator) -> Batch:
+        """Augment the inputs, keeping the original ones."""
+        return self._replace(x=augment(self.x, source), original=self.x, augment=augment)
+
+    @property
+    def plain(self) -> Tensor:
+        """The inputs before augmentation."""
+        return self.x if self.original is None else self.original
+
+    def joined(self, x: Tensor, y: Tensor, source: torch.Generator) -> Batch:
+        """Add stored samples of weight one, augmented if this batch is."""
+        varied = x if self.augment is None else self.augment(x, source)
+        weight = None if self.weight is None else torch.cat([self.weight, self.weight.new_ones(len(x))])
+        original = None if self.original is None else torch.cat([self.original, x.to(self.original)])
+        inputs = torch.cat([self.x, varied.to(self.x)])
+        return self._replace(x=inputs, y=torch.cat([self.y, y]), weight=weight, original=original)
+
+    def without_zeros(self) -> Batch:
+        """Drop samples of weight zero, which should not reach a projector or a kernel either."""
+        if self.weight is None or bool((self.weight > 0).all()):
+            return self
+        kept = self.weight > 0
+        original = None if self.original is None else self.original[kept]
+        return self._replace(x=self.x[kept], y=self.y[kept], weight=self.weight[kept], original=original)
+
+    @property
+    def progress(self) -> float:
+        """Progress of the task, from 0 at its first step to 1 at its last."""
+        return self.step / max(self.steps - 1, 1)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The samples of one task, in memory."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def class_rows(self) -> Tensor:
+        """The class rows of this task, sorted."""
+        rows: Tensor = self.y.unique()
+        return rows
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield all samples in order."""
+        yield from self.epoch(torch.arange(len(self), device=self.x.device), size, 0, 1)
+
+    def epoch(self, order: Tensor, size: int, epoch: int, epochs: int) -> Iterator[Batch]:
+        """Yield the samples in a given order, as one of several epochs.
+
+        A single sample that is left over joins the batch before it: a batch of one has no variance.
+        """
+        parts = list(order.split(size))
+        if len(parts) > 1 and size > 1 and len(parts[-1]) == 1:
+            parts[-2:] = [torch.cat(parts[-2:])]
+        for number, index in enumerate(parts):
+            # index_select copies whole rows, many times faster than x[index].
+            weight = None if self.weight is None else self.weight.index_select(0, index)
+            x, y = self.x.index_select(0, index), self.y.index_select(0, index)
+            yield Batch(x, y, weight, epoch * len(parts) + number, epochs * len(parts), epoch)

@@ -1,238 +1,269 @@
-"""The data sets that CLDNet knows by name: where they come from, what they hold, and how to tell that they are whole."""
+"""The data sets that CLDNet knows by name: where they come from, where they lie, and whether they are whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+import logging
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cldnet.data.known import Download, KnownSet
-from cldnet.names import nearest_names
+from cldnet.text import nearest_names
 
 if TYPE_CHECKING:
-    from cldnet.data.dataset import Dataset
+    from cldnet.data.dataset import Dataset, Part
 
-__all__ = ["KNOWN_SETS", "Download", "KnownSet", "known_set"]
+_LOGGER = logging.getLogger("cldnet")
+#: Where Debian's packages install data sets.
+_SYSTEM = Path("/usr/share/datasets")
+
+
+@dataclass(frozen=True)
+class Download:
+    """One file to download: its official URL, its published checksum (``"md5:…"`` or ``"sha256:…"``), its size in bytes."""
+
+    url: str
+    checksum: str
+    size: int
+    mirrors: Sequence[str] = ()
+
+    @property
+    def filename(self) -> str:
+        """The last part of the URL."""
+        return self.url.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A published data set.
+
+    ``folders`` are the places where it may lie below a data folder; `cldnet data get` uses the first. ``layouts`` are the
+    files that such a folder must hold, one list per format; ``|`` separates alternatives, a trailing slash marks a folder.
+    ``digest`` is that of the official data, read without options; None for photos, whose pixels depend on the decoder.
+    """
+
+    name: str
+    title: str
+    folders: Sequence[str]
+    layouts: Sequence[Sequence[str]]
+    downloads: Sequence[Download]
+    home: str
+    terms: str
+    train: int
+    test: int
+    classes: int
+    digest: str | None = None
+    photos: bool = False
+    hint: str = ""
+
+    @property
+    def packed(self) -> bool:
+        """Whether the download is an archive."""
+        return self.downloads[0].filename.endswith((".tar", ".tgz", ".tar.gz", ".zip"))
+
+    def read(self, folder: Path, **options: Any) -> Dataset:
+        """Read the set from its folder. Readers are imported here, so that listing names stays fast."""
+        if self.photos:
+            from cldnet.data.images.cache import read_images  # noqa: PLC0415
+
+            return read_images(folder, name=self.name, **options)
+        if self.name.startswith("cifar"):
+            from cldnet.data.published import read_cifar10, read_cifar100  # noqa: PLC0415
+
+            return read_cifar10(folder) if self.classes == 10 else read_cifar100(folder, **options)
+        from cldnet.data.published import read_mnist  # noqa: PLC0415
+
+        return read_mnist(folder, self.name)
+
+    def by_hand(self, dest: Path) -> str:
+        """Explain how to download the set manually."""
+        lines = [f"To get {self.name} by hand, on a machine with a network:", "  1. Download"]
+        for file in self.downloads:
+            lines.append(f"     {' or '.join((file.url, *file.mirrors))}")
+            lines.append(f"       {file.size:,} bytes, {file.checksum.replace(':', ' ')}")
+        lines.append(f"  2. Put what you downloaded into {dest}; do not unpack it.")
+        lines.append(
+            f"  3. Run this command again, which unpacks and checks it: cldnet data get {self.name} --data {dest}"
+        )
+        return "\n".join([*lines, self.hint] if self.hint else lines)
 
 
 def known_set(name: str) -> KnownSet:
-    """Look a data set up by its name.
-
-    Examples
-    --------
-    >>> known_set("cifar10")
-    Traceback (most recent call last):
-    ...
-    ValueError: There is no data set 'cifar10'. Did you mean 'cifar-10' or 'cifar-100'?
-    """
+    """Look up a data set by name."""
     if name not in KNOWN_SETS:
         raise ValueError(f"There is no data set {name!r}. {nearest_names(name, KNOWN_SETS)}")
     return KNOWN_SETS[name]
 
 
-# Readers are imported when they are called, so that a list of names costs nothing.
+def _known_sets() -> dict[str, KnownSet]:
+    """Read the sets of known_sets.toml."""
+    content = Path(__file__).with_name("known_sets.toml").read_text("utf-8")
+    known = {name: KnownSet(name, **entry) for name, entry in tomllib.loads(content).items()}
+    return {
+        name: replace(entry, downloads=[Download(**file) for file in entry.downloads])  # type: ignore[arg-type]
+        for name, entry in known.items()
+    }
 
-
-def _read_mnist(folder: Path, *, name: str) -> Dataset:
-    from cldnet.data.files.idx import read_mnist  # noqa: PLC0415
-
-    return read_mnist(folder, name)
-
-
-def _read_cifar10(folder: Path) -> Dataset:
-    from cldnet.data.files.cifar import read_cifar10  # noqa: PLC0415
-
-    return read_cifar10(folder)
-
-
-def _read_cifar100(folder: Path, **options: Any) -> Dataset:
-    from cldnet.data.files.cifar import read_cifar100  # noqa: PLC0415
-
-    return read_cifar100(folder, **options)
-
-
-def _read_images(folder: Path, *, name: str, **options: Any) -> Dataset:
-    from cldnet.data.images.reader import read_images  # noqa: PLC0415
-
-    return read_images(folder, name=name, **options)
-
-
-_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-_IDX_LAYOUT = tuple(
-    "|".join((name, dotted := name.replace("-idx", ".idx"), f"{name}.gz", f"{dotted}.gz")) for name in _IDX
-)
-
-
-def _idx_downloads(addresses: tuple[str, ...], sizes: tuple[int, ...], sums: tuple[str, ...]) -> tuple[Download, ...]:
-    return tuple(
-        Download(f"{addresses[0]}{name}.gz", f"sha256:{sha256}", size, tuple(f"{at}{name}.gz" for at in addresses[1:]))
-        for name, size, sha256 in zip(_IDX, sizes, sums, strict=True)
-    )
-
-
-_CIFAR10_PARTS = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-
-_SETS = (
-    KnownSet(
-        name="mnist",
-        title="MNIST, 28×28 grey digits",
-        folders=("mnist", "MNIST/raw", "MNIST"),
-        layouts=(_IDX_LAYOUT,),
-        read=partial(_read_mnist, name="mnist"),
-        downloads=_idx_downloads(
-            ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
-            (9_912_422, 28_881, 1_648_877, 4_542),
-            (
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        ),
-        home="http://yann.lecun.com/exdb/mnist/",
-        terms="Its authors state no licence.",
-        size=11_594_722,
-        train=60_000,
-        test=10_000,
-        classes=10,
-        digest="4677731c69d869ba",
-        hint="Any other copy of the four files will do as well, plain or .gz: torchvision's folder MNIST/raw, for example.",
-    ),
-    KnownSet(
-        name="fashion-mnist",
-        title="FashionMNIST, 28×28 grey clothes",
-        folders=("fashion-mnist", "FashionMNIST/raw", "FashionMNIST", "fmnist"),
-        layouts=(_IDX_LAYOUT,),
-        read=partial(_read_mnist, name="fashion-mnist"),
-        downloads=_idx_downloads(
-            (
-                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-                "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
-            ),
-            (26_421_880, 29_515, 4_422_102, 5_148),
-            (
-                "08dc20ab1689590a0bcd66e874647b6ee8464e2d501b5a3f1f78831db19a3fdc",
-                "b0197879cbda89f3dc7b894f9fd52b858e68ea4182b6947c9d8c2b67e5f18dcc",
-                "78dcbbfb5a27efaf1b6c1d616caca68560be8766c5bffcb2791df9273a534229",
-                "42bd18137a62d5998cdeae52bf3a0676ac6b706f5cf8439b47bb5b151ae3dccf",
-            ),
-        ),
-        home="https://github.com/zalandoresearch/fashion-mnist",
-        terms="MIT licence.",
-        size=30_878_645,
-        train=60_000,
-        test=10_000,
-        classes=10,
-        digest="ac9b32883b192f80",
-        hint="On Debian and Ubuntu this is enough: apt install dataset-fashion-mnist",
-    ),
-    KnownSet(
-        name="cifar-10",
-        title="CIFAR-10, 32×32 colour photos",
-        folders=("cifar-10-batches-bin", "cifar-10-batches-py", "cifar-10"),
-        layouts=(tuple(f"{part}.bin" for part in _CIFAR10_PARTS), _CIFAR10_PARTS),
-        read=_read_cifar10,
-        downloads=(
-            Download(
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                "md5:c32a1d4ab5d03f1284b67883e8d87530",
-                170_052_171,
-            ),
-        ),
-        home="https://www.cs.toronto.edu/~kriz/cifar.html",
-        terms="Its authors state no licence and ask to cite Krizhevsky's report of 2009.",
-        size=184_380_060,
-        train=50_000,
-        test=10_000,
-        classes=10,
-        digest="cbb27316924d005e",
-    ),
-    KnownSet(
-        name="cifar-100",
-        title="CIFAR-100, 32×32 colour photos",
-        folders=("cifar-100-binary", "cifar-100-python", "cifar-100"),
-        layouts=(("train.bin", "test.bin", "fine_label_names.txt"), ("train", "test", "meta")),
-        read=_read_cifar100,
-        downloads=(
-            Download(
-                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-                "md5:03b5dce01913d631647c71ecec9e9cb8",
-                168_513_733,
-            ),
-        ),
-        home="https://www.cs.toronto.edu/~kriz/cifar.html",
-        terms="Its authors state no licence and ask to cite Krizhevsky's report of 2009.",
-        size=184_441_053,
-        train=50_000,
-        test=10_000,
-        classes=100,
-        digest="60f4df6dcd556600",
-    ),
-    KnownSet(
-        name="imagenet-r",
-        title="ImageNet-R, renditions of 200 ImageNet classes",
-        folders=("imagenet-r", "ImageNet-R"),
-        layouts=(("*/",),),
-        read=partial(_read_images, name="imagenet-r"),
-        downloads=(
-            Download(
-                "https://people.eecs.berkeley.edu/~hendrycks/imagenet-r.tar",
-                "md5:a61312130a589d0ca1a8fca1f2bd3337",
-                2_191_079_936,
-            ),
-        ),
-        home="https://github.com/hendrycks/imagenet-r",
-        terms="Pictures from the web, whose rights stay with their owners.",
-        size=2_190_000_000,
-        train=24_000,
-        test=6_000,
-        classes=200,
-        photos=True,
-    ),
-    KnownSet(
-        name="tiny-imagenet",
-        title="Tiny-ImageNet, 64×64 colour photos",
-        folders=("tiny-imagenet-200", "tiny-imagenet"),
-        layouts=(("wnids.txt", "train/", "val/images/", "val/val_annotations.txt"),),
-        read=partial(_read_images, name="tiny-imagenet"),
-        downloads=(
-            Download(
-                "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-                "md5:90528d7ca1a48142e341f4ef8d21d0de",
-                248_100_043,
-            ),
-        ),
-        home="http://cs231n.stanford.edu/",
-        terms="ImageNet's terms: research and teaching, not for profit.",
-        size=250_000_000,
-        train=100_000,
-        test=10_000,
-        classes=200,
-        photos=True,
-    ),
-    KnownSet(
-        name="cub-200",
-        title="CUB-200-2011, photos of 200 kinds of birds",
-        folders=("CUB_200_2011", "cub-200"),
-        layouts=(("images/", "images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt"),),
-        read=partial(_read_images, name="cub-200"),
-        downloads=(
-            Download(
-                "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
-                "md5:97eceeb196236b17998738112f37df78",
-                1_150_585_339,
-            ),
-        ),
-        home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
-        terms="For research and teaching, not for profit.",
-        size=1_160_000_000,
-        train=5_994,
-        test=5_794,
-        classes=200,
-        photos=True,
-    ),
-)
 
 #: The known sets by name.
-KNOWN_SETS: Mapping[str, KnownSet] = {known.name: known for known in _SETS}
+KNOWN_SETS: Mapping[str, KnownSet] = _known_sets()
+
+
+def cache_folder() -> Path:
+    """Return the folder for downloaded data: ``cldnet/data`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "cldnet" / "data"
+
+
+def search_path(data: Path | None = None) -> list[Path]:
+    """List the folders to search: ``data``, ``CLDNET_DATA`` (separated as in ``PATH``), Debian's folder, `cache_folder`."""
+    named = [] if data is None else [data]
+    named += [Path(entry) for entry in os.environ.get("CLDNET_DATA", "").split(os.pathsep) if entry.strip()]
+    return list(dict.fromkeys([*(folder.expanduser() for folder in named), _SYSTEM, cache_folder()]))
+
+
+def find_in(known: KnownSet, root: Path) -> Path | None:
+    """Find a set in a data folder, or in the folder itself: the first place with all its files, else the first with some."""
+    named = [above / folder for above in (root, root / known.name) for folder in known.folders]
+    partly = []
+    for folder in [*named, root]:
+        missing = _missing(known, folder)
+        if missing is None or (folder == root and not _may_be(known, root, len(missing))):
+            continue
+        if not missing:
+            return folder
+        partly.append(folder)
+    return partly[0] if partly else None
+
+
+def find_set(name: str, data: Path | None = None) -> Path | None:
+    """Find the folder of a set on the `search_path`: the first with all its files, else the first with some."""
+    known = known_set(name)
+    if data is not None and (named := find_in(known, Path(data).expanduser())) is not None:
+        return named  # never skip a folder that the user named because a file is missing
+    found = [folder for root in search_path(data) if (folder := find_in(known, root)) is not None]
+    return next((folder for folder in found if not _missing(known, folder)), found[0] if found else None)
+
+
+def load_set(name: str, data: Path | None = None, **options: Any) -> Dataset:
+    """Read a known data set from this machine; ``options`` go to its reader."""
+    known, folder = known_set(name), find_set(name, data)
+    advice = f"Get it with: cldnet data get {name}. Or say where it lies with --data DIR or CLDNET_DATA=DIR."
+    if folder is None:
+        places = ", ".join(str(place) for place in search_path(data))
+        raise FileNotFoundError(f"{name} was not found in {places}. {advice}")
+    missing = _missing(known, folder)
+    if missing:
+        raise FileNotFoundError(f"{name} in {folder} is incomplete: {_say_missing(missing)}. {advice}")
+    dataset = known.read(folder, **options)
+    if known.digest is not None and not options and dataset.digest != known.digest:
+        twin = next((other.name for other in KNOWN_SETS.values() if other.digest == dataset.digest), None)
+        if twin is not None:
+            raise ValueError(f"{folder} holds {twin}, not {name}: rename it, or say where {name} lies with --data DIR.")
+        _LOGGER.warning("%s holds other data than the published %s.", folder, name)
+    return dataset
+
+
+@dataclass(frozen=True)
+class SetStatus:
+    """What `examine` found out about a known set.
+
+    ``state`` is ``"whole"``, ``"other data"`` (readable, but not the published data), ``"not found"``, or ``"damaged: "``
+    and why. Counts are 0 if unknown; ``per_class`` has the numbers of training and test samples. ``digest`` and ``means``
+    (of every channel of the training pixels, from 0 to 1) are missing for photos, which are hashed when first used.
+    """
+
+    name: str
+    folder: Path | None
+    state: str
+    train: int = 0
+    test: int = 0
+    classes: int = 0
+    per_class: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    digest: str | None = None
+    means: tuple[float, ...] = ()
+
+
+def examine(known: KnownSet, folder: Path) -> SetStatus:
+    """Check whether a folder holds a complete set: arrays are read, photos are counted."""
+    missing = _missing(known, folder)
+    if missing is None or missing:
+        return SetStatus(known.name, folder, f"damaged: {_say_missing(missing or known.layouts[0])}")
+    try:
+        if known.photos:
+            return _count_photos(known, folder)
+        dataset = known.read(folder)
+    except (OSError, ValueError) as error:
+        return SetStatus(known.name, folder, f"damaged: {str(error).splitlines()[0]}")
+    state = "whole" if dataset.digest == known.digest else "other data"
+    test = [] if dataset.test is None else dataset.test.y.tolist()
+    status = _count(known, folder, state, dataset.train.y.tolist(), test)
+    return replace(status, digest=dataset.digest, means=_means(dataset.train))
+
+
+def _count(known: KnownSet, folder: Path, state: str, train: Iterable[Any], test: Iterable[Any]) -> SetStatus:
+    trains, tests = Counter(train), Counter(test)
+    labels = sorted(trains | tests)
+    per_class = {str(label): (trains[label], tests[label]) for label in labels}
+    return SetStatus(known.name, folder, state, trains.total(), tests.total(), len(labels), per_class)
+
+
+def _means(part: Part) -> tuple[float, ...]:
+    import torch  # noqa: PLC0415  (heavy, and a search does not need it)
+
+    x = part.x if part.x.ndim == 4 else part.x.flatten(1)[:, None]
+    # In blocks, because torch widens numbers before it adds them up.
+    sums = torch.stack([block.flatten(2).sum(dim=(0, 2), dtype=torch.int64) for block in x.split(1024)]).sum(0)
+    return tuple(total / (255 * x[:, 0].numel()) for total in sums.tolist())
+
+
+def _count_photos(known: KnownSet, folder: Path) -> SetStatus:
+    from cldnet.data.images.folders import list_photos  # noqa: PLC0415
+
+    photos = list_photos(folder).photos
+    labels = [[photo.label for photo in photos if photo.test == test] for test in (False, True)]
+    status = _count(known, folder, "whole", *labels)
+    fault = next((f"{folder / photo.name}: {photo.fault}" for photo in photos if photo.fault is not None), None)
+    if fault is None and (status.train, status.test, status.classes) != (known.train, known.test, known.classes):
+        fault = (
+            f"{folder} has {status.train:,} + {status.test:,} images in {status.classes} classes, "
+            f"and the whole set has {known.train:,} + {known.test:,} in {known.classes}"
+        )
+    return status if fault is None else replace(status, state=f"damaged: {fault}.")
+
+
+def _missing(known: KnownSet, folder: Path) -> Sequence[str] | None:
+    """The files that a folder lacks of its most complete format; None if it has no file of any."""
+    fewest: Sequence[str] | None = None
+    for layout in known.layouts:
+        missing = [names for names in layout if not any(_exists(folder, name) for name in names.split("|"))]
+        if len(missing) < len(layout) and (fewest is None or len(missing) < len(fewest)):
+            fewest = missing
+    return fewest
+
+
+def _exists(folder: Path, name: str) -> bool:
+    if name == "*/":
+        try:
+            with os.scandir(folder) as entries:
+                return any(entry.is_dir() for entry in entries)
+        except OSError:
+            return False
+    # os.path, because the methods of Path raise if a folder may not be entered.
+    return os.path.isdir(folder / name) if name.endswith("/") else os.path.isfile(folder / name)
+
+
+def _may_be(known: KnownSet, root: Path, missing: int) -> bool:
+    """Whether a folder that the user named is the set's own: by its name, or by its files if the name says nothing."""
+    path = root.absolute().as_posix()
+    owners = [other for other in KNOWN_SETS.values() if any(path.endswith(f"/{folder}") for folder in other.folders)]
+    layouts = [layout for layout in known.layouts if "*/" not in layout]
+    return known in owners or (not owners and any(2 * missing < len(layout) for layout in layouts))
+
+
+def _say_missing(missing: Sequence[str]) -> str:
+    names = [names.split("|")[0].rstrip("/") for names in missing]
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} missing"

@@ -1,40 +1,87 @@
-"""A data set in memory or mapped from disk: a training part, a test part if it has one, and the digest of both."""
+"""A data set in memory or mapped from disk: a training part, perhaps a test part, and the digest of both."""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import os
+import tempfile
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Dataset", "Part"]
+from cldnet.device import memory_limit
 
+_BLOCK = 1 << 26
 _CHUNK = 1 << 24
+
+
+def check_file(path: Path, advice: str = "Check the path.") -> None:
+    """Raise unless a path is a regular file, without opening it: opening a pipe or a device may block forever."""
+    if path.is_file():
+        return
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}. {advice}")
+    kind = "a folder" if path.is_dir() else "a pipe, a device or the like"
+    raise ValueError(f"{path} is {kind}; expected a file. Check the path, or put the file there.")
+
+
+def make_room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Allocate an array: in memory, or mapped from a temporary file if it is larger than `memory_limit`."""
+    size = dtype.itemsize * math.prod(shape)
+    if size <= memory_limit():
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile(prefix="cldnet-") as file:  # unlinked at once where the system can
+        try:
+            return map_file(file, shape, dtype)
+        except OSError as error:
+            raise OSError(
+                f"There is no room for {size / 1e9:.1f} GB of samples in {tempfile.gettempdir()} ({error.strerror}). Name a "
+                "larger disk with TMPDIR, or allow more memory with CLDNET_MEMORY_SHARE."
+            ) from error
+
+
+def map_file(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Map an array from a new file. Its room is reserved: writing to a mapping that the disk cannot hold kills the process."""
+    size = dtype.itemsize * math.prod(shape)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+    return np.memmap(file, dtype, mode="r+", shape=shape)
+
+
+def gather(x: Tensor, index: Tensor) -> Tensor:
+    """Copy samples of a tensor, in blocks: source and copy may both be mapped from a file."""
+    copied = torch.from_numpy(make_room((len(index), *x.shape[1:]), x[:0].numpy().dtype))
+    step = max(1, _BLOCK // max(1, x[:1].nbytes))
+    for first in range(0, len(index), step):
+        copied[first : first + step] = x.index_select(0, index[first : first + step])
+    return copied
+
+
+def open_array(path: Path, offset: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Tensor:
+    """Open an array in a file: read it if it fits into memory, else map it copy-on-write."""
+    size = dtype.itemsize * math.prod(shape)
+    if size <= memory_limit():
+        with path.open("rb") as file:
+            file.seek(offset)
+            values = np.fromfile(file, dtype, size // dtype.itemsize).reshape(shape)
+        return torch.from_numpy(values)
+    return torch.from_numpy(np.memmap(path, dtype=dtype, mode="c", offset=offset, shape=shape))
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Inputs, one a row, with their labels.
+    """Samples, in memory or mapped from a file, with labels that are text or integers.
 
-    Attributes
-    ----------
-    x : Tensor
-        In the layout that nets take: ``(n, d)``, ``(n, height, width)`` or ``(n, channels, height, width)``; resident or
-        mapped from a file. Nobody writes to it.
-    y : array of n labels
-        The data's own labels: text or whole numbers.
-    known_digest : str, optional
-        `digest`, where the reader has it already (a cache on disk), so that large data need not be read for it.
-
-    Examples
-    --------
-    >>> import torch
-    >>> part = Part(torch.zeros(2, 3, dtype=torch.uint8), np.array(["a", "b"]))
-    >>> len(part), part.digest[:8]
-    (2, '2ef5dccc')
+    ``x`` is ``(n, d)``, ``(n, height, width)`` or ``(n, channels, height, width)``. ``known_digest`` is `digest`, if a cache
+    on disk has it, so that large data need not be read for it.
     """
 
     x: Tensor
@@ -43,14 +90,16 @@ class Part:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
-            raise ValueError(f"There are {len(self.x)} inputs and {len(self.y)} labels: they should be as many.")
+            raise ValueError(
+                f"There are {len(self.x)} samples and {len(self.y)} labels; expected one label per sample."
+            )
 
     def __len__(self) -> int:
         return len(self.y)
 
     @property
     def digest(self) -> str:
-        """SHA-256 of shape, type, values and labels: the same whatever kind of file they came from."""
+        """SHA-256 of shape, type, values and labels, independent of the file format."""
         if self.known_digest is not None:
             return self.known_digest
         found = hashlib.sha256(repr((tuple(self.x.shape), str(self.x.dtype), self.y.tolist())).encode())
@@ -63,28 +112,21 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What a reader returns: a name, a training part, and a test part if the source has one.
-
-    Examples
-    --------
-    >>> import torch
-    >>> Dataset("toy", Part(torch.zeros(2, 3), np.array([4, 7]))).digest
-    '6b53ed563a4b464b'
-    """
+    """What a reader returns: a name, a training part, and a test part if the source has one."""
 
     name: str
     train: Part
     test: Part | None = None
 
     def check(self) -> None:
-        """Refuse a test part that does not go with the training part: other shapes, or labels that nobody learns."""
+        """Raise if the test part has another shape than the training part, or labels that are never learned."""
         train, test = self.train, self.test
         if test is None:
             return
         if test.x.shape[1:] != train.x.shape[1:]:
             raise ValueError(
-                f"The test part has rows of shape {tuple(test.x.shape[1:])} and the training part of "
-                f"{tuple(train.x.shape[1:])}: they should agree."
+                f"The test part has samples of shape {tuple(test.x.shape[1:])} and the training part of "
+                f"{tuple(train.x.shape[1:])}: the shapes should agree."
             )
         unknown = sorted(set(test.y.tolist()) - set(train.y.tolist()), key=str)
         kinds = {part.y.dtype.kind.replace("u", "i") for part in (train, test)}

@@ -1,4 +1,4 @@
-"""A stream: a value that says which rows come when, with the part that each task is tested on."""
+"""Streams of tasks: which classes come when, and how classes and samples are split into tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any, overload
 
 import numpy as np
@@ -13,54 +14,135 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cldnet.data.arrays import as_inputs, as_targets, layout
-from cldnet.data.dataset import Dataset, Part
-from cldnet.data.memory import gather
-from cldnet.data.plan import Plan
-from cldnet.data.splits import order_classes, set_aside, share_out
-from cldnet.methods.learner import TaskData
+from cldnet.data.arrays import TaskData, as_inputs, as_targets, layout
+from cldnet.data.dataset import Dataset, Part, gather
+from cldnet.device import generator
 
-__all__ = ["Stream", "Task"]
+__all__ = ["Plan", "Stream", "Task", "divide_classes", "order_classes", "set_aside"]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a task takes from the data: the classes it is tested on, and the sorted indices of its samples in either part.
+
+    ``change`` is applied to its inputs, training and test alike; its `repr` goes into the stream's hash.
+    """
+
+    classes: tuple[Any, ...]
+    train: Tensor
+    test: Tensor
+    change: Callable[[Tensor], Tensor] | None = None
+
+
+def order_classes(classes: NDArray[Any], seed: int | None, order: Sequence[Any] | str | None) -> list[Any]:
+    """Order sorted classes by arrival: by a seed (``None`` keeps them sorted), or in a given order.
+
+    ``order`` has labels, perhaps not all of them, or is ``"numpy:1993"``, the permutation that papers call seed 1993:
+    NumPy's legacy generator over the class numbers.
+    """
+    if order is None:
+        chosen = classes if seed is None else classes[torch.randperm(len(classes), generator=generator(seed)).numpy()]
+        return list(chosen.tolist())
+    if isinstance(order, str):
+        source, _, number = order.partition(":")
+        if source != "numpy" or not number.isdecimal():
+            raise ValueError(f"order={order!r} should be labels, or numpy:SEED such as numpy:1993.")
+        return list(classes[np.random.RandomState(int(number)).permutation(len(classes))].tolist())
+    known = {label: label for label in classes.tolist()}
+    labels = [label.item() if isinstance(label, np.generic) else label for label in order]
+    if not labels:
+        raise ValueError("The class order is empty: name at least one class.")
+    unknown = [label for label in labels if label not in known]
+    if unknown:
+        raise ValueError(
+            f"The class order has {unknown[0]!r}, which is not a label of the data, such as {next(iter(known))!r}."
+        )
+    if len(set(labels)) != len(labels):
+        raise ValueError("The class order names a class twice: name each once.")
+    return [known[label] for label in labels]  # the data's own labels: True == 1
+
+
+def divide_classes(
+    order: Sequence[Any], per_task: int, first: int | None = None, split: Sequence[Any] | None = None
+) -> list[tuple[Any, ...]]:
+    """Divide ordered classes into tasks of ``per_task`` classes, with ``first`` in the first task, or as ``split`` says."""
+    if split is None:
+        _whole("classes_per_task", per_task)
+        begin = per_task if first is None else _whole("first", first)
+        if begin > len(order) and first is not None:
+            raise ValueError(f"first={first} is more than the number of classes, {len(order)}.")
+        edges = [0, *range(begin, len(order), per_task), len(order)]
+    else:
+        edges = [0, *accumulate(_whole("A task of split", size) for size in split)]
+        if edges[-1] != len(order):
+            raise ValueError(f"split={list(split)} adds up to {edges[-1]} classes; expected {len(order)}.")
+    return [tuple(order[low:high]) for low, high in pairwise(edges)]
+
+
+def set_aside(
+    labels: NDArray[Any], classes: NDArray[Any], share: float, seed: int, names: Sequence[Any] | None = None
+) -> NDArray[np.bool_]:
+    """Choose a share of every class for testing, at least one sample and never all. ``names`` are the classes in messages."""
+    if not 0 < share < 1:
+        raise ValueError(f"The test part is {share} of the data; expected a share between 0 and 1.")
+    source = generator(seed)
+    chosen = np.zeros(len(labels), dtype=np.bool_)
+    for label in classes:
+        rows = np.flatnonzero(labels == label)
+        count = max(1, round(share * len(rows)))
+        if count >= len(rows):
+            name = label.item() if names is None else names[label]
+            raise ValueError(
+                f"Class {name!r} has {len(rows)} samples: too few to set {share:g} of them aside for testing."
+            )
+        chosen[rows[torch.randperm(len(rows), generator=source)[:count].numpy()]] = True
+    return chosen
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name}={value!r} should be an integer of at least 1.")
+    return int(value)
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One task of a stream. Its training part and its test part, with class rows, are gathered when they are asked for."""
+    """One task of a stream. Its samples are gathered when they are needed."""
 
     stream: Stream
     plan: Plan
 
     @property
     def classes(self) -> tuple[Any, ...]:
-        """The labels of the classes that the task is tested on."""
+        """The classes that the task is tested on."""
         return self.plan.classes
 
     @cached_property
     def train(self) -> TaskData:
-        """The examples to learn from."""
+        """The training samples."""
         return self.stream.rows(self.stream.train_part, self.plan.train, self.plan.change)
 
     @cached_property
     def test(self) -> TaskData:
-        """The examples to be evaluated on, and nothing else."""
+        """The test samples."""
         return self.stream.rows(self.stream.test_part, self.plan.test, self.plan.change)
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Tasks over data that stay where they are.
+    """A sequence of tasks over a data set.
 
-    A stream is a value: iterate over it, index it, slice it, print it, compare its hash. Class rows are given by the order
-    of arrival. Make one with `from_arrays` or `from_dataset`; `cldnet.data.variants` makes others from it.
+    A stream is a value: iterate over it, index it, slice it, print it, compare its hash. Class rows follow the order of
+    arrival. Create one with `from_arrays`, `from_dataset` or `cldnet.data.streams.stream_by_name`.
 
     Attributes
     ----------
     name : str
     plans : tuple of Plan
     train_part, test_part : Part
-        The data that the plans take rows from; they may be the same.
+        The data that the plans take samples from; they may be the same.
     online : int, optional
-        The protocol allows one pass, in batches of so many examples.
+        Batch size, if the protocol allows only one pass.
 
     Examples
     --------
@@ -85,11 +167,11 @@ class Stream:
         Parameters
         ----------
         X, y : array-like
-            Inputs and labels.
+            Samples and labels.
         X_test, y_test : array-like, optional
             A test part.
         name : str
-            Name for printing and for result files.
+            Name in printouts and result files.
         **split
             Options of `from_dataset`.
         """
@@ -118,21 +200,21 @@ class Stream:
         ----------
         data : Dataset
         classes_per_task : int
-            Classes a task; the last task takes what is left.
+            Classes per task; the last task takes the rest.
         first : int, optional
-            Classes of the first task, where it is larger than the others.
+            Classes of the first task, if it differs from the others.
         split : sequence of int, optional
             Classes of every task, instead of ``classes_per_task`` and ``first``.
         seed : int or None
-            Seed of the class order; ``None`` leaves the classes sorted.
+            Seed of the class order; ``None`` keeps the classes sorted.
         order : sequence of labels or "numpy:SEED", optional
-            The class order itself, instead of ``seed``; see `cldnet.data.splits.order_classes`.
+            The class order, instead of ``seed``; ``"numpy:1993"`` is the order that papers call seed 1993.
         test_size : float
-            Share of every class for the test part, at least one example, if the data have no test part.
+            Share of every class for the test part, at least one sample, if the data have no test part.
         split_seed : int
-            Seed of that split, apart from ``seed``, so that all class orders share one test part.
+            Seed of that split. It differs from ``seed``, so that all class orders share one test part.
         name : str, optional
-            Name for printing and for result files; the data's by default.
+            Name in printouts and result files; by default that of the data.
 
         Examples
         --------
@@ -143,7 +225,7 @@ class Stream:
         data.check()
         labels = data.train.y
         classes = np.unique(labels)
-        tasks = share_out(order_classes(classes, seed, order), classes_per_task, first, split)
+        tasks = divide_classes(order_classes(classes, seed, order), classes_per_task, first, split)
         if data.test is None:
             test, test_mask = data.train, set_aside(labels, classes, test_size, split_seed)
             train_mask = ~test_mask
@@ -157,7 +239,7 @@ class Stream:
         untested = next((plan.classes for plan in plans if not len(plan.test)), None)
         if untested is not None:
             raise ValueError(
-                f"No test row has the label {' or '.join(map(repr, untested[:3]))}: a task of it cannot be tested."
+                f"No test sample has the label {' or '.join(map(repr, untested[:3]))}: its task cannot be tested."
             )
         return cls(name or data.name, plans, data.train, test)
 
@@ -173,14 +255,14 @@ class Stream:
         known = dict.fromkeys(label for plan in self.plans for label in plan.classes)
         for number, plan in enumerate(self.plans):
             here = np.unique(self.train_part.y[plan.train.numpy()]).tolist()
-            # A stream that was cut may hold rows of classes whose own task was cut off.
+            # A sliced stream may hold samples of classes whose own task was cut off.
             order = dict.fromkeys((*plan.classes, *known, *here))
             arrived.update(dict.fromkeys(label for label in order if label in set(here)))
             early = [label for label in plan.classes if label not in arrived]
             if early:
                 raise ValueError(
-                    f"Task {number} of {self.name} is tested on {early[0]!r}, and no training row of that class has come by "
-                    "then. Thin classes out, or cut a validation part, before their rows are moved."
+                    f"Task {number} of {self.name} is tested on {early[0]!r}, but no training sample of that class has come by "
+                    "then. Reduce classes, or cut a validation part, before samples are moved between tasks."
                 )
         return tuple(arrived)
 
@@ -191,36 +273,36 @@ class Stream:
 
     @property
     def train(self) -> TaskData:
-        """Every row that some task learns from, once, as the data have it."""
+        """Every training sample of any task, once, unchanged."""
         return self.rows(self.train_part, _union(plan.train for plan in self.plans))
 
     @property
     def test(self) -> TaskData:
-        """Every row that some task is tested on, once, as the data have it."""
+        """Every test sample of any task, once, unchanged."""
         return self.rows(self.test_part, _union(plan.test for plan in self.plans))
 
     def rows(self, part: Part, numbers: Tensor, change: Callable[[Tensor], Tensor] | None = None) -> TaskData:
-        """Gather rows of a part, with their class rows, changed as a plan says."""
+        """Gather samples of a part by index, with their class rows, and apply a plan's change."""
         x = gather(part.x, numbers)
         return TaskData(x if change is None else change(x), self.class_rows(part.y[numbers.numpy()]))
 
     def class_rows(self, labels: Sequence[Any] | NDArray[Any]) -> Tensor:
-        """Rows of labels, by order of arrival."""
+        """Class rows of labels, by order of arrival."""
         order = np.array(self.class_order)
         ranks = np.argsort(order)
         found = ranks[np.searchsorted(order, labels, sorter=ranks).clip(max=len(order) - 1)]
         if not np.array_equal(order[found], labels):
-            raise ValueError("Some labels are not of this stream's classes.")
+            raise ValueError("Some labels are not among this stream's classes.")
         return torch.from_numpy(found)
 
     @property
     def data_digest(self) -> str:
-        """Digest of the data set that the rows are taken from."""
+        """Digest of the underlying data set."""
         return Dataset("", self.train_part, None if self.test_part is self.train_part else self.test_part).digest
 
     @cached_property
     def hash(self) -> str:
-        """Digest of data, labels, tasks and protocol: equal hashes, equal streams, on every machine."""
+        """Digest of data, labels, tasks and protocol, the same on every machine."""
         parts = self.train_part.digest, self.test_part.digest
         digest = hashlib.sha256(repr((*parts, self.tasks, [plan.change for plan in self.plans], self.online)).encode())
         for plan in self.plans:
@@ -240,7 +322,7 @@ class Stream:
     def __repr__(self) -> str:
         order = " | ".join(" ".join(map(str, task)) for task in self.tasks)
         train, test = (len(_union(getattr(plan, part) for plan in self.plans)) for part in ("train", "test"))
-        return f"Stream {self.name}: {len(self)} tasks [{order}], {train} + {test} rows, {self.hash}"
+        return f"Stream {self.name}: {len(self)} tasks [{order}], {train} + {test} samples, {self.hash}"
 
     def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(len(self)))
@@ -250,10 +332,10 @@ class Stream:
     @overload
     def __getitem__(self, index: slice) -> Stream: ...
     def __getitem__(self, index: int | slice) -> Task | Stream:
-        """Return one task, or the stream of the first few (a slice must start at the first task: rows go by arrival)."""
+        """Return one task, or a stream of the first few tasks."""
         if isinstance(index, slice):
             if index.indices(len(self))[0] != 0 or index.step not in (None, 1):
-                raise ValueError("A stream can be cut at its end, stream[:n]: class rows go by order of arrival.")
+                raise ValueError("A slice of a stream must start at its first task: use stream[:n].")
             if not self.plans[index]:
                 raise ValueError(f"stream[:{index.stop}] has no task; expected at least one.")
             return replace(self, plans=self.plans[index])
@@ -262,10 +344,7 @@ class Stream:
         return Task(self, self.plans[index])
 
     def with_validation(self, share: float = 0.2, seed: int = 0) -> Stream:
-        """Return the stream whose test part is cut from this one's training part, so that settings can be chosen.
-
-        The real test part is left out of it altogether.
-        """
+        """Return a stream whose test part is cut from the training part, for choosing settings without the real test part."""
         used = _union(plan.train for plan in self.plans).numpy()
         rows = self.class_rows(self.train_part.y[used]).numpy()
         held = used[set_aside(rows, np.unique(rows), share, seed, self.class_order)]

@@ -1,42 +1,320 @@
-"""Streams by name, with options behind the name: ``split-cifar100,first=50,classes_per_task=10,online=10``."""
+"""Streams by name, with options: ``split-cifar100,first=50,online=10``; and the variants that the options make.
+
+Variants take a stream and return another. They move or drop training samples only; every task is tested on its own classes.
+Domain streams have the same classes in every task, with another change of the images in each.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import ceil
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, cos, pi, sin
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
 
 from cldnet.data.dataset import Dataset, Part
-from cldnet.data.domains import domains, permutations, rotations
-from cldnet.data.spec import StreamSpec
-from cldnet.data.stream import Stream
-from cldnet.data.variants import blurry, long_tailed, online, returning, thinned, until
-from cldnet.names import nearest_names
+from cldnet.data.stream import Plan, Stream
+from cldnet.device import generator
+from cldnet.text import nearest_names
 
-__all__ = ["SOURCES", "STREAMS", "NamedStream", "split_digits", "stream_by_name"]
+#: The options as a user writes them, and what they mean.
+OPTIONS: Mapping[str, str] = {
+    "tasks=10": "number of tasks, of nearly equal size",
+    "classes_per_task=5": "classes per task",
+    "first=50": "classes of the first task",
+    "split=4+3+3": "classes of every task",
+    "order=cat+dog+ant": "the class order: labels, sorted, a JSON file of labels, or numpy:1993 (the papers' seed 1993)",
+    "test_size=0.2": "share of every class to test on, for data that have no test part",
+    "size=64": "side of the square that photos are cut to, in pixels",
+    "resize=72": "the photos' shorter side before that",
+    "label=species": "label column of a table",
+    "labels=coarse": "the 20 coarse classes of CIFAR-100",
+    "online=10": "one pass, in batches of 10",
+    "blurry=0.1": "a tenth of every class turns up in other tasks",
+    "returning=0.3": "three tenths of every class come back in a later task",
+    "long_tail=0.01": "the rarest class has a hundredth of the most frequent one's samples",
+    "validation=0.2": "test on a fifth of the training data; the test part is left out",
+    "train=0.33": "learn from a third of every class's training data (validation=0.2 is cut off before)",
+    "until=2": "only the first 2 tasks",
+}
+
+#: Options by their use, with the type of their values. Variants are applied in this order: they drop samples, then move them.
+_READER_OPTIONS: Mapping[str, Callable[[str], Any]] = {"size": int, "resize": int, "label": str, "labels": str}
+_SPLIT_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "tasks": int,
+    "classes_per_task": int,
+    "first": int,
+    "split": lambda text: [int(size) for size in text.split("+")],
+    "order": str,
+    "test_size": float,
+}
+_VARIANT_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("long_tail", "validation", "train", "blurry", "returning"), float),
+    **dict.fromkeys(("online", "until"), int),
+}
+_CONVERT = {**_READER_OPTIONS, **_SPLIT_OPTIONS, **_VARIANT_OPTIONS}
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """A parsed stream name: the name or kind, a path, and the text and value of every option."""
+
+    name: str
+    path: str | None
+    options: Mapping[str, tuple[str, Any]]
+
+    @classmethod
+    def parse(cls, text: str, kinds: Collection[str]) -> StreamSpec:
+        """Parse a text; ``kinds`` are the names that are followed by a colon and a path."""
+        options: dict[str, tuple[str, Any]] = {}
+        rest = text
+        while match := re.fullmatch(r"(.*?)\s*,\s*(\w+)=([^,]*?)\s*", rest, re.DOTALL):
+            name, value = match[2], match[3]
+            if name not in _CONVERT:
+                raise ValueError(
+                    f"{text!r} has an option {name!r}, which does not exist. {nearest_names(name, _CONVERT)}"
+                )
+            if name in options:
+                raise ValueError(f"{text!r} has the option {name!r} twice: give it once.")
+            try:
+                options[name] = value, _CONVERT[name](value)
+            except ValueError:
+                raise ValueError(f"{name}={value!r} in {text!r} is not a number, or not as many as expected.") from None
+            rest = match[1]
+        kind, colon, path = rest.partition(":")
+        if not colon or kind not in kinds:
+            return cls(rest, None, dict(reversed(options.items())))
+        if not path:
+            raise ValueError(f"{text!r} needs a path after the colon, such as {kind}:/home/me/data.")
+        return cls(kind, path, dict(reversed(options.items())))
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Options of the reader."""
+        return self._of(_READER_OPTIONS)
+
+    @property
+    def split(self) -> dict[str, Any]:
+        """Options of the split into tasks."""
+        return self._of(_SPLIT_OPTIONS)
+
+    @property
+    def variants(self) -> dict[str, Any]:
+        """Options of variants: first those that drop samples, then those that move them."""
+        return self._of(_VARIANT_OPTIONS)
+
+    @property
+    def base(self) -> str:
+        """The name without variants, and without the folders of a path, which are private."""
+        return self._named(without=_VARIANT_OPTIONS)
+
+    @property
+    def shown(self) -> str:
+        """The whole text, without the folders of a path, which are private."""
+        return self._named(without=())
+
+    def _named(self, without: Collection[str]) -> str:
+        name = self.name if self.path is None else f"{self.name}:{Path(self.path).expanduser().resolve().name}"
+        kept = {key: text for key, (text, _) in self.options.items() if key not in without}
+        if kept.get("order", "").endswith(".json"):
+            kept["order"] = Path(kept["order"]).name
+        return name + "".join(f",{key}={text}" for key, text in kept.items())
+
+    def _of(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.options[name][1] for name in table if name in self.options}
+
+
+def online(stream: Stream, batch_size: int, seed: int = 0) -> Stream:
+    """Allow one pass over each task, in small batches. The runner enforces it."""
+    if batch_size < 1:
+        raise ValueError(f"online={batch_size} is not a batch size; expected at least 1 sample.")
+    return replace(stream, online=batch_size)
+
+
+def until(stream: Stream, count: int, seed: int = 0) -> Stream:
+    """Keep the first tasks only, for choosing settings without knowing the later ones."""
+    if not 1 <= count <= len(stream):
+        raise ValueError(
+            f"until={count} is not possible: {stream.name} has {len(stream)} tasks; expected 1 to {len(stream)}."
+        )
+    return stream[:count]
+
+
+def blurry(stream: Stream, share: float = 0.1, seed: int = 0) -> Stream:
+    """Move a share of every class to the other tasks, in equal parts (Bang et al. 2021, "blurry")."""
+
+    def scatter(rows: NDArray[np.int64], task: int, draw: torch.Generator) -> list[tuple[int, NDArray[np.int64]]]:
+        others = [other for other in range(len(stream)) if other != task]
+        # Dealt out like cards from a random start, so that classes are spread evenly.
+        begin = int(torch.randint(len(others), (), generator=draw))
+        return [(others[(begin + i) % len(others)], rows[i :: len(others)]) for i in range(len(others))]
+
+    return _moved(stream, share, seed, scatter)
+
+
+def returning(stream: Stream, share: float = 0.3, seed: int = 0) -> Stream:
+    """Move a share of every class to one later task, drawn at random; the last task's classes stay complete."""
+
+    def later(rows: NDArray[np.int64], task: int, draw: torch.Generator) -> list[tuple[int, NDArray[np.int64]]]:
+        left = len(stream) - 1 - task
+        return [(task + 1 + int(torch.randint(left, (), generator=draw)), rows)] if left else [(task, rows)]
+
+    return _moved(stream, share, seed, later)
+
+
+def long_tailed(stream: Stream, ratio: float = 0.01, seed: int = 0) -> Stream:
+    """Reduce the classes, from all samples of the most frequent one down to ``ratio`` of that, in logarithmic steps.
+
+    Every class keeps at least one sample. ``seed`` draws the classes' ranks and the samples that stay.
+    """
+    if not 0 < ratio <= 1:
+        raise ValueError(f"long_tail={ratio} is not possible; expected a ratio above 0, and at most 1.")
+    draw = generator(seed)
+    classes = stream.class_order
+    # Over sorted labels, because the class order may come from the same seed.
+    rank_of = dict(zip(sorted(classes), torch.randperm(len(classes), generator=draw).tolist(), strict=True))
+    most = max(map(len, _rows_of(stream, classes)))
+    counts = [round(most * ratio ** (rank_of[label] / max(len(classes) - 1, 1))) for label in classes]
+    return _with_fewer(stream, classes, counts, draw)
+
+
+def thinned(stream: Stream, share: float, seed: int = 0) -> Stream:
+    """Keep a share of every class's training samples, at least one, the same ones for every seed."""
+    if not 0 < share < 1:
+        raise ValueError(f"train={share} is not a share of every class; expected a number between 0 and 1.")
+    classes = sorted(stream.class_order)  # so that the samples do not depend on the order of arrival
+    counts = [round(share * len(rows)) for rows in _rows_of(stream, classes)]
+    return _with_fewer(stream, classes, counts, generator(0))
+
+
+def _rows_of(stream: Stream, classes: Sequence[Any]) -> list[NDArray[np.int64]]:
+    """Indices of each class's training samples, over all tasks."""
+    labels = stream.train_part.y
+    used = np.unique(np.concatenate([plan.train.numpy() for plan in stream.plans]))
+    return [used[labels[used] == label] for label in classes]
+
+
+def _with_fewer(stream: Stream, classes: Sequence[Any], counts: Sequence[int], draw: torch.Generator) -> Stream:
+    """Keep some training samples of each class, drawn at random: at least one, at most all."""
+    pairs = zip(_rows_of(stream, classes), counts, strict=True)
+    stays = np.concatenate([_drawn(rows, min(max(count, 1), len(rows)), draw) for rows, count in pairs])
+    plans = tuple(replace(plan, train=torch.from_numpy(np.intersect1d(plan.train, stays))) for plan in stream.plans)
+    return replace(stream, plans=plans)
+
+
+_Move = Callable[[NDArray[np.int64], int, torch.Generator], Sequence[tuple[int, NDArray[np.int64]]]]
+
+
+def _moved(stream: Stream, share: float, seed: int, move: _Move) -> Stream:
+    """Move a share of every class from its task to the tasks that ``move`` returns."""
+    if not 0 < share < 1:
+        raise ValueError(f"A share of {share} of every class cannot move; expected a number between 0 and 1.")
+    if len(stream) == 1:
+        raise ValueError(f"{stream.name} has one task: there is no other task to move samples to.")
+    if sum(map(len, stream.tasks)) > len(stream.class_order):
+        raise ValueError(f"The tasks of {stream.name} share their classes: samples cannot move between them.")
+    draw = generator(seed)
+    labels = stream.train_part.y
+    shares: list[list[Any]] = [[] for _ in stream.plans]
+    for task, plan in enumerate(stream.plans):
+        rows = plan.train.numpy()
+        taken: list[NDArray[np.int64]] = []
+        for label in plan.classes:
+            of_class = rows[labels[rows] == label]
+            some = _drawn(of_class, min(round(share * len(of_class)), len(of_class) - 1), draw)
+            for other, moved in move(some, task, draw):
+                shares[other].append(moved)
+            taken.append(some)
+        shares[task].append(np.setdiff1d(rows, np.concatenate(taken)))
+    plans = tuple(
+        replace(plan, train=torch.from_numpy(np.unique(np.concatenate(rows))))
+        for plan, rows in zip(stream.plans, shares, strict=True)
+    )
+    if all(torch.equal(new.train, old.train) for new, old in zip(plans, stream.plans, strict=True)):
+        raise ValueError(f"No sample of {stream.name} would move: use a larger share, or more tasks.")
+    return replace(stream, plans=plans)
+
+
+def _drawn(rows: NDArray[np.int64], count: int, draw: torch.Generator) -> NDArray[np.int64]:
+    chosen: NDArray[np.int64] = rows[torch.randperm(len(rows), generator=draw)[: max(count, 0)].numpy()]
+    return chosen
+
+
+_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """Permute the pixels of every image, or the columns of a table: permutation ``number`` of a seeded sequence."""
+
+    seed: int
+    number: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Permute a batch; channels stay together."""
+        channels = 1 if x.ndim < 4 else x.shape[1]
+        pixels = x.reshape(len(x), channels, -1)
+        draw = generator(self.seed)
+        for _ in range(self.number + 1):
+            order = torch.randperm(pixels.shape[2], generator=draw)
+        return pixels[:, :, order].reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotate every image about its centre, counter-clockwise, filling with 0."""
+
+    degrees: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Rotate a batch with bilinear interpolation."""
+        height, width = x.shape[-2:]
+        c, s = cos(self.degrees * pi / 180), sin(self.degrees * pi / 180)
+        # The grid's coordinates run from -1 to 1 along either side.
+        turn = torch.tensor([[c, -s * height / width, 0.0], [s * width / height, c, 0.0]], dtype=torch.float64)
+        grid = F.affine_grid(turn[None], [1, 1, height, width], align_corners=False)
+        turned = torch.empty_like(x)
+        for first in range(0, len(x), _BLOCK):  # in float64, so in blocks
+            block = x[first : first + _BLOCK].reshape(-1, 1, height, width).double()
+            found = F.grid_sample(block, grid.expand(len(block), -1, -1, -1), align_corners=False)
+            found = found if x.is_floating_point() else found.round()
+            turned[first : first + _BLOCK] = found.reshape(-1, *x.shape[1:]).to(x.dtype)
+        return turned
+
+
+def permutations(tasks: int, seed: int = 0) -> list[Permutation | None]:
+    """Permutations for a number of tasks; the first task is unchanged."""
+    return [None, *(Permutation(seed, number) for number in range(tasks - 1))]
+
+
+def rotations(tasks: int, seed: int = 0) -> list[Rotation | None]:
+    """Rotations by random angles from 0 to 180 degrees, for a number of tasks; the first task is unchanged."""
+    angles = torch.rand(tasks - 1, generator=generator(seed), dtype=torch.float64) * 180
+    return [None, *(Rotation(round(angle, 2)) for angle in angles.tolist())]
+
+
+def domains(data: Dataset, changes: Sequence[Callable[[Tensor], Tensor] | None], name: str) -> Stream:
+    """Create a stream whose tasks are the whole data set, each with its own change."""
+    assert data.test is not None
+    whole = Stream.from_dataset(data, classes_per_task=len(set(data.train.y.tolist())), seed=None).plans[0]
+    plans = tuple(Plan(whole.classes, whole.train, whole.test, change) for change in changes)
+    return Stream(name, plans, data.train, data.test)
 
 
 @dataclass(frozen=True)
 class NamedStream:
-    """A stream's data set, how it is cut into tasks, and what it is in one line.
+    """A stream's description, its known data set (``"digits"`` is scikit-learn's) and the default number of tasks.
 
-    Attributes
-    ----------
-    summary : str
-    data : str
-        Name of a known data set; ``"digits"`` is scikit-learn's.
-    tasks : int
-        Number of tasks where the user does not say otherwise.
-    changes : callable, optional
-        For domains: the change of every task, from their number and a seed.
-    reading : dict
-        Options of the reader.
+    ``changes`` makes the change of every task of a domain stream, from their number and a seed; ``reading`` has options of
+    the reader.
     """
 
     summary: str
@@ -62,14 +340,14 @@ STREAMS: Mapping[str, NamedStream] = {
     "rotated-mnist": NamedStream("MNIST, 10 tasks, each turned by its own angle", "mnist", 10, rotations),
 }
 
-#: Streams from what lies on a disk, ``kind:PATH``.
+#: Streams from your own files, ``kind:PATH``.
 SOURCES: Mapping[str, str] = {
-    "folder": "a folder of photos, one folder a class: folder:PATH",
+    "folder": "a folder of photos, one folder per class: folder:PATH",
     "arrays": "arrays X and y in one .npz file, or in a folder of .npy files: arrays:PATH",
     "table": "a CSV or Parquet table with a label column: table:PATH,label=NAME",
 }
 
-#: The reader's options that a user may set.
+#: Options of the readers that a user may set.
 _READING: Mapping[str, Sequence[str]] = {
     "cifar-100": ("labels",),
     "table": ("label",),
@@ -77,13 +355,13 @@ _READING: Mapping[str, Sequence[str]] = {
 }
 
 _VARIANTS: Mapping[str, Callable[[Stream, Any, int], Stream]] = {
-    "online": lambda stream, size, seed: online(stream, size),
-    "blurry": blurry,
-    "returning": returning,
     "long_tail": long_tailed,
     "validation": lambda stream, share, seed: stream.with_validation(share),
-    "train": lambda stream, share, seed: thinned(stream, share),
-    "until": lambda stream, count, seed: until(stream, count),
+    "train": thinned,
+    "blurry": blurry,
+    "returning": returning,
+    "online": online,
+    "until": until,
 }
 
 
@@ -91,12 +369,6 @@ def split_digits(seed: int | None = 0) -> Stream:
     """Split Digits: scikit-learn's 1,797 real 8×8 images of digits, five tasks of two classes.
 
     A quarter of every class is the test part, the same for every class order.
-
-    Examples
-    --------
-    >>> stream = split_digits(seed=0)
-    >>> len(stream), len(stream.train), len(stream.test), stream.input_shape
-    (5, 1347, 450, (8, 8))
     """
     return stream_by_name("split-digits", seed)
 
@@ -109,21 +381,20 @@ def stream_by_name(
     on_bad: Literal["skip", "stop"] = "stop",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Stream:
-    """Make a stream by its name and options, with the class order of a seed.
+    """Create a stream by its name and options, with the class order of a seed.
 
     Parameters
     ----------
     text : str
-        A name out of `STREAMS`, or a kind out of `SOURCES` with a path; options follow behind commas (see
-        `cldnet.data.spec`).
+        A name in `STREAMS`, or a kind in `SOURCES` with a path; then `OPTIONS`, separated by commas.
     seed : int or None
-        Seed of the class order (``None``: sorted), of domains, and of what `cldnet.data.variants` draw.
+        Seed of the class order (``None``: sorted), of domains, and of random variants.
     data : path, optional
-        Folder in which data sets are looked for first; see `cldnet.data.find.search_path`.
+        Folder to search first for data sets; see `cldnet.data.catalog.search_path`.
     on_bad : {"stop", "skip"}
-        What is done about photos that cannot be read.
+        Whether unreadable photos raise an error or are left out.
     on_progress : callable, optional
-        Told how many photos are read, and of how many.
+        Called with the number of photos read, and of all.
 
     Examples
     --------
@@ -143,81 +414,76 @@ def stream_by_name(
     found = _read(spec, named, data, {"on_bad": on_bad, "on_progress": on_progress})
     if named is not None and named.changes is not None:
         if set(spec.split) - {"tasks"}:
-            raise ValueError(f"All tasks of {spec.name} have all classes: of the splits it takes only tasks=N.")
-        stream = domains(found, named.changes(spec.split.get("tasks", named.tasks), seed or 0), spec.base)
+            raise ValueError(f"All tasks of {spec.name} have all classes: the only split option is tasks=N.")
+        tasks = spec.split.get("tasks", named.tasks)
+        if tasks < 1:
+            raise ValueError(f"tasks={tasks} is not possible; expected at least 1.")
+        stream = domains(found, named.changes(tasks, seed or 0), spec.base)
     else:
         stream = Stream.from_dataset(found, name=spec.base, **_splitting(spec, named, found, seed))
     for option, value in spec.variants.items():
-        stream = _VARIANTS[option](stream, value, seed or 0)
+        stream = replace(_VARIANTS[option](stream, value, seed or 0), name=f"{stream.name},{option}={value:g}")
     return stream
 
 
 def _read(spec: StreamSpec, named: NamedStream | None, data: Path | str | None, photos: Mapping[str, Any]) -> Dataset:
-    """Read the data of a stream with the reader that it needs."""
-    source = spec.name if named is None else named.data
-    useless = set(spec.reading) - set(_READING.get(source, ()))
-    if useless:
-        raise ValueError(f"{spec.name} has no use for the option {min(useless)!r}: leave it out.")
-    if source == "digits":
-        return _digits()
-    if named is not None:
-        from cldnet.data.find import load_set  # noqa: PLC0415  (each source loads only what it needs)
+    """Read the data of a stream with its reader."""
+    if named is None:
+        found = read_source(spec, **photos)
+        if spec.name == "folder" and len(classes := set(found.train.y.tolist())) == 1:
+            (label,) = classes
+            raise ValueError(
+                f"All photos under {spec.path} are of one class, {label!r}. Name the folder with one folder per class: "
+                f"perhaps {spec.path}/{label}, or the one above it."
+            )
+        return found
+    _check_reading(spec, named.data)
+    if named.data == "digits":
+        from sklearn.datasets import load_digits  # noqa: PLC0415  (each source imports only what it needs)
 
-        options = {**named.reading, **spec.reading}
-        return load_set(
-            source,
-            None if data is None else Path(data),
-            **options,
-            **(photos if "size" in _READING.get(source, ()) else {}),
-        )
+        digits = load_digits()  # grey values from 0 to 16
+        part = Part(torch.from_numpy(digits.images.astype(np.uint8)), digits.target.astype(np.int64))
+        return Dataset("digits", part)
+    from cldnet.data.catalog import load_set  # noqa: PLC0415
+
+    options = {**named.reading, **spec.reading, **(photos if "size" in _READING.get(named.data, ()) else {})}
+    return load_set(named.data, None if data is None else Path(data), **options)
+
+
+def read_source(spec: StreamSpec, **photos: Any) -> Dataset:
+    """Read the files of one of `SOURCES`; ``photos`` are options for reading a folder."""
+    _check_reading(spec, spec.name)
     path = Path(spec.path or "").expanduser()
     if spec.name == "folder":
-        from cldnet.data.images.reader import read_images  # noqa: PLC0415
+        from cldnet.data.images.cache import read_images  # noqa: PLC0415
 
-        return _several_classes(read_images(path, **spec.reading, **photos), path)
-    if spec.name == "arrays":
-        from cldnet.data.files.arrayfiles import read_arrays  # noqa: PLC0415
+        return read_images(path, **spec.reading, **photos)
+    from cldnet.data.files import read_arrays, read_table  # noqa: PLC0415
 
-        return read_arrays(path, **spec.reading)
-    from cldnet.data.files.tables import read_table  # noqa: PLC0415
-
-    return read_table(path, **spec.reading)
+    return read_arrays(path) if spec.name == "arrays" else read_table(path, **spec.reading)
 
 
-def _several_classes(photos: Dataset, folder: Path) -> Dataset:
-    """Refuse photos of one class: most often the user pointed one level too high, or too low."""
-    classes = sorted(set(photos.train.y.tolist()))
-    if len(classes) == 1:
-        raise ValueError(
-            f"All photos under {folder} are of one class, {classes[0]!r}. Name the folder that holds a folder for every "
-            f"class: perhaps {folder / classes[0]}, or the one above it."
-        )
-    return photos
-
-
-def _digits() -> Dataset:
-    from sklearn.datasets import load_digits  # noqa: PLC0415  (heavy, and only this stream needs it)
-
-    digits = load_digits()
-    images = digits.images.astype(np.uint8)  # grey values from 0 to 16
-    return Dataset("digits", Part(torch.from_numpy(images), digits.target.astype(np.int64)))
+def _check_reading(spec: StreamSpec, source: str) -> None:
+    useless = set(spec.reading) - set(_READING.get(source, ()))
+    if useless:
+        raise ValueError(f"{spec.name} does not take the option {min(useless)!r}: leave it out.")
 
 
 def _splitting(spec: StreamSpec, named: NamedStream | None, data: Dataset, seed: int | None) -> dict[str, Any]:
-    """Options of `Stream.from_dataset`, from what the user said and what the stream is."""
+    """Options of `Stream.from_dataset`, from the text and the stream's defaults."""
     chosen: dict[str, Any] = {"seed": seed, **spec.split}
     if "test_size" in chosen and data.test is not None:
-        raise ValueError(f"{data.name} comes with a test part, so test_size has no meaning: leave it out.")
+        raise ValueError(f"{data.name} has a test part, so test_size has no effect: leave it out.")
     if len({"tasks", "split", "classes_per_task"} & set(chosen)) > 1 or {"split", "first"} <= set(chosen):
         raise ValueError(
-            f"{spec.base!r} says twice how many classes a task has: give tasks, classes_per_task or split."
+            f"{spec.base!r} sets the classes per task twice: give one of tasks, classes_per_task and split."
         )
     classes = np.unique(data.train.y).tolist()
     if "order" in chosen:
         chosen.update(_order(chosen.pop("order"), classes))
     count = len(chosen["order"]) if isinstance(chosen.get("order"), list) else len(classes)
     if not {"tasks", "classes_per_task", "split"} & set(chosen):
-        # Two classes a task unless that makes more than ten tasks: what most papers do.
+        # Two classes per task, but at most ten tasks: what most papers do.
         usual = len(classes) // named.tasks if named else max(2, ceil(count / 10))
         chosen["classes_per_task"] = max(usual, 1)
     if "tasks" in chosen:
@@ -226,34 +492,120 @@ def _splitting(spec: StreamSpec, named: NamedStream | None, data: Dataset, seed:
 
 
 def _equal(count: int, tasks: int, first: int | None) -> list[int]:
-    """Sizes of a number of tasks, as equal as can be behind a first one that may be given."""
+    """Sizes of tasks, nearly equal after an optional first one."""
     begin = [] if first is None else [first]
     left, others = count - sum(begin), tasks - len(begin)
     if others < 1 or left < others:
-        raise ValueError(f"tasks={tasks} cannot be: there are {count} classes, and every task has at least 1.")
+        raise ValueError(f"tasks={tasks} is not possible: there are {count} classes, and every task has at least 1.")
     fewer, more = divmod(left, others)
     return [*begin, *(fewer + (task < more) for task in range(others))]
 
 
 def _order(text: str, classes: list[Any]) -> dict[str, Any]:
-    """A class order from its text: sorted, numpy:SEED, a JSON file, or labels with a plus between them."""
+    """Parse a class order: sorted, numpy:SEED, a JSON file, or labels joined by plus signs."""
     if text == "sorted":
         return {"seed": None}
     if text.startswith("numpy:"):
         return {"order": text}
-    if text.endswith(".json"):
-        return {"order": _order_in(Path(text).expanduser())}
-    by_name = {str(label): label for label in classes}
-    return {"order": [by_name.get(name, name) for name in text.split("+")]}
-
-
-def _order_in(path: Path) -> list[Any]:
+    if not text.endswith(".json"):
+        by_name = {str(label): label for label in classes}
+        return {"order": [by_name.get(name, name) for name in text.split("+")]}
+    path = Path(text).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path} with a class order. Check the path.")
     try:
         order = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON ({error}); expected a list of labels.") from error
+    except (ValueError, RecursionError):
+        order = None
     if not isinstance(order, list) or not all(type(label) in (int, str) for label in order):
-        raise ValueError(f'{path} should hold a list of labels, as [3, 1, 4] or ["cat", "dog"].')
-    return order
+        raise ValueError(f'{path} should hold a JSON list of labels, as [3, 1, 4] or ["cat", "dog"].')
+    return {"order": order}
+
+
+#: The name of random inputs, which need no download.
+NOISE = "noise"
+_NOISE_ROWS = 2000
+
+#: Streams by the names of their data: ``fashion-mnist`` and ``fmnist`` as ``split-fmnist``.
+_BY_DATA = {
+    name: stream
+    for stream, named in STREAMS.items()
+    if stream.startswith("split-")
+    for name in (named.data, stream.removeprefix("split-"))
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Outside:
+    """Unlabelled inputs from outside a stream, for methods that use them, and how they are recorded.
+
+    ``name`` has no folders; ``hash`` is that of the stream that the inputs were read as, or ``"noise"``; ``data`` is the
+    digest of their data set, or of the noise itself.
+    """
+
+    name: str
+    hash: str
+    data: str
+    x: Tensor
+
+    def to_json(self) -> dict[str, str | int]:
+        """Describe the inputs for a result file."""
+        return {"name": self.name, "hash": self.hash, "data": self.data, "rows": len(self.x)}
+
+
+def shown_outside(text: str) -> str:
+    """Return the text without the folders of a path, which are private."""
+    return StreamSpec.parse(text, SOURCES).shown if text else ""
+
+
+def read_outside(text: str, stream: Stream, data: Path | None = None) -> Outside:
+    """Read inputs for a stream from elsewhere: the training inputs of a data set, never its test inputs or labels.
+
+    ``text`` is a data set, as ``"fmnist"``; a stream, as ``"split-fmnist,train=0.5"`` or ``"folder:PATH"``; or ``"noise"``:
+    2,000 inputs drawn uniformly between the smallest and the largest value of the first task's training inputs.
+    """
+    if text == NOISE:
+        return _noise(stream)
+    found = stream_by_name(check_outside(text), None, data=data)
+    if found.train_part.digest == stream.train_part.digest:
+        raise ValueError(f"outside={text!r} is the data of {stream.name} itself: name other data.")
+    if found.input_shape != stream.input_shape:
+        raise ValueError(
+            f"outside={text!r} has inputs of shape {found.input_shape}, and {stream.name} of {stream.input_shape}: name data "
+            f"of the same shape, or {NOISE!r}."
+        )
+    if (found.train_part.x.dtype == torch.uint8) != (stream.train_part.x.dtype == torch.uint8):
+        raise ValueError(
+            f"Either outside={text!r} or {stream.name} has pixels from 0 to 255, and the other numbers of another range: name "
+            "data in the same units."
+        )
+    return Outside(shown_outside(text), found.hash, found.data_digest, found.train.x)
+
+
+def hash_outside(text: str, data: Path | None = None) -> str:
+    """`Outside.hash` of the inputs that a text names; empty for an empty text."""
+    return text if text in ("", NOISE) else stream_by_name(check_outside(text), None, data=data).hash
+
+
+def check_outside(text: str) -> str:
+    """Return the stream that a text names, perhaps by its data set, or raise."""
+    spec = StreamSpec.parse(text, SOURCES)
+    if spec.name == NOISE and spec.options:
+        raise ValueError(f"outside={text!r} has options, but noise takes none: write {NOISE!r}.")
+    if spec.path is not None or spec.name in STREAMS or spec.name == NOISE:
+        return text
+    if spec.name not in _BY_DATA:
+        known = [NOISE, *_BY_DATA, *STREAMS, *SOURCES]
+        raise ValueError(f"There is no data set {spec.name!r}. {nearest_names(spec.name, known)}")
+    return _BY_DATA[spec.name] + text.removeprefix(spec.name)
+
+
+def _noise(stream: Stream) -> Outside:
+    first = stream[0].train.x
+    low, high = first.amin(), first.amax()
+    drawn = torch.rand((_NOISE_ROWS, *stream.input_shape), generator=generator(0))
+    if first.is_floating_point():
+        x = (low + drawn * (high - low)).to(first.dtype)
+    else:  # integers, both ends included
+        x = (low + (drawn * (high.double() - low.double() + 1)).floor()).to(first.dtype)
+    return Outside(NOISE, NOISE, Dataset(NOISE, Part(x, np.zeros(len(x), np.int64))).digest, x)

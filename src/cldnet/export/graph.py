@@ -1,4 +1,9 @@
-"""A model as one module that can be traced: inputs as the user has them in, probabilities and scores out."""
+"""A classifier as one module that can be traced: raw inputs in, probabilities and scores out.
+
+The modules here compute what a map's `predict_features` does on whole batches, without threads and in-place operations.
+Products of whole numbers in float64 are exact in any order, so random maps of raw inputs give the same bits; behind float32, as
+that of a net or of filters, the last digits may differ.
+"""
 
 from __future__ import annotations
 
@@ -7,67 +12,57 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import pi, prod
+from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from cldnet.export.maps import traceable, traceable_net
+from cldnet.estimator.model import Model
 from cldnet.methods.cldnet import CLDNet
 from cldnet.methods.exact import Exact
-from cldnet.model import Model
-from cldnet.nets.scale import AsTheyAre, InputScale
+from cldnet.nets import Expanded, FeatureMap, FrozenNet, RandomFourier, RandomReLU, WhitenedPatches, is_described
+from cldnet.nets.features import (
+    DIRECTIONS,
+    FEATURE_LIMIT,
+    INPUT_LIMIT,
+    INPUT_STEPS,
+    WEIGHT_STEPS,
+    InputScale,
+    compress,
+    cosines,
+    with_constant,
+)
+from cldnet.nets.patches import CLIP_STDS, normalised, unfolded
+from cldnet.nets.pretrained import Concatenated, Pretrained
 
-__all__ = ["Answering", "quiet", "traced", "translating"]
 
-
-class Answering(nn.Module):
-    """A model's answers. Everything that was learned is a constant in it.
-
-    Parameters
-    ----------
-    model : Model
-        With a class at least.
-
-    Examples
-    --------
-    >>> from cldnet import CLDNetClassifier
-    >>> clf = CLDNetClassifier(random_state=0).fit([[0.0, 0.1], [0.1, 0.0], [5.0, 5.1], [5.2, 5.0]], [7, 7, -7, -7])
-    >>> probabilities, scores = Answering(clf._fitted())(torch.tensor([[0.0, 0.1]]))
-    >>> bool((probabilities.numpy() == clf.predict_proba([[0.0, 0.1]])).all())
-    True
-    """
+class TraceableClassifier(nn.Module):
+    """A model's probabilities and scores ``(n, classes)``, columns as ``classes_``; all that was learned is a constant."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         learner, columns = model.learner, torch.from_numpy(model.labels.columns)
-        self.scale = _Scale(learner.scale)
+        self.scale = learner.scale if isinstance(learner.scale, InputScale) else None
         self.scores: nn.Module
-        if isinstance(learner, Exact):
-            self.scores = nn.Sequential(traceable(learner.features), _Decided(learner, columns))
-            self.temperature = model.calibration.temperature
-        elif isinstance(learner, CLDNet):
-            self.scores, self.temperature = _Pointed(learner, columns), 1.0
+        self.temperature = model.temperature
+        if learner.keeps_sums:
+            self.scores = nn.Sequential(traceable_map(model.exact.features), _ExactScores(model.exact, columns))
+        elif learner.class_vectors is not None:
+            self.scores = _VectorScores(cast("CLDNet", learner), columns)
         else:
-            raise ValueError(f"A model that learned by {type(learner).__name__} cannot be exported: exact and hbo can.")
+            raise ValueError(f"A {type(learner).__name__} model cannot be exported. Use solver='exact' or 'hbo'.")
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities and scores ``(n, classes)``, columns as ``classes_``."""
-        scores = self.scores(self.scale(x)).double()
+        """Probabilities and scores."""
+        if self.scale is not None:
+            x = self.scale.scaled(x).to(self.scale.dtype)
+        scores = self.scores(x).double()
         return (scores / self.temperature).softmax(1), scores
 
 
-class _Scale(nn.Module):
-    """Inputs as the net behind takes them."""
-
-    def __init__(self, scale: InputScale | AsTheyAre) -> None:
-        super().__init__()
-        self.own = scale if isinstance(scale, InputScale) else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x if self.own is None else self.own.scaled(x).to(self.own.dtype)
-
-
-class _Decided(nn.Module):
+class _ExactScores(nn.Module):
     """Scores of features by the exact solver's solution and discriminant."""
 
     solution: Tensor
@@ -75,13 +70,13 @@ class _Decided(nn.Module):
 
     def __init__(self, learner: Exact, columns: Tensor) -> None:
         super().__init__()
-        choice, live, rule = learner.solve()
-        self.register_buffer("solution", choice.solution[:, live].contiguous())
+        solution, live, rule = learner.solve()
+        self.register_buffer("solution", solution.solution[:, live].contiguous())
         self.rule = type(rule)
         self.parts = len(rule)
         for number, part in enumerate(rule):
             self.register_buffer(f"rule{number}", part)
-        # A class without examples is not live; it takes its score from a last column, below all others.
+        # A class without samples is not live; it takes its score from a last column, below all others.
         found = {row: place for place, row in enumerate(live.tolist())}
         self.register_buffer("places", torch.tensor([found.get(row, len(live)) for row in columns.tolist()]))
 
@@ -91,45 +86,161 @@ class _Decided(nn.Module):
         return torch.cat([known, known.amin(1, keepdim=True) - 1], dim=1)[:, self.places]
 
 
-class _Pointed(nn.Module):
-    """Scores of scaled inputs by a net that points at class vectors."""
+class _VectorScores(nn.Module):
+    """Scores of scaled inputs by a trained net and class vectors."""
 
     basis: Tensor
 
     def __init__(self, learner: CLDNet, columns: Tensor) -> None:
         super().__init__()
-        self.net, self.embedding, self.config = traceable_net(learner.net), learner.embedding, learner.config
+        self.net, self.embedding, self.config = learner.net, learner.embedding, learner.config
+        if isinstance(self.net, FrozenNet):
+            self.net = copy.deepcopy(self.net)
+            self.net.body = _traceable_body(self.net.body, self.net.input_shape)  # type: ignore[assignment]
         self.register_buffer("basis", learner.basis[columns])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.config.similarity(self.embedding(self.net(x)), self.basis) / self.config.temperature
 
 
-def traced(model: Model) -> torch.export.ExportedProgram:
+def traceable_map(features: FeatureMap) -> nn.Module:
+    """Convert a fitted map to a form that can be traced, or refuse it."""
+    if isinstance(features, Expanded):
+        return nn.Sequential(_traceable_body(features.body, features.input_shape), _Unrounded(features.expansion))
+    if type(features) is RandomReLU and features.net is not None:
+        return _Unrounded(features)
+    if is_described(features):
+        if isinstance(features, RandomReLU | RandomFourier):
+            return _RandomFeatures(features)
+        if isinstance(features, WhitenedPatches):
+            return _Patches(features)
+    raise ValueError(
+        f"A model over {type(features).__name__} cannot be exported: only the library's own maps can, and your modules if they "
+        "are the backbone themselves."
+    )
+
+
+def _traceable_body(body: Pretrained | Concatenated, input_shape: tuple[int, ...]) -> nn.Module:
+    """Convert one pretrained net, or several, to a form that can be traced."""
+    if isinstance(body, Concatenated):
+        return Concatenated([_Embedded(part, input_shape) for part in body.bodies])  # type: ignore[misc]
+    return _Embedded(body, input_shape)
+
+
+class _Embedded(nn.Module):
+    """Images to the vectors of a pretrained net. Resizing is linear along each side, so it is two matrix products."""
+
+    down: Tensor
+    across: Tensor
+
+    def __init__(self, body: Pretrained, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.body, self.out_features = body, body.out_features
+        height, width = input_shape[-2:]
+        self.resizes = (height, width) != (body.size, body.size)
+        if self.resizes:
+            sides, begins = body.preprocessing.resize_and_crop(height, width)
+            matrices = []
+            for before, after, first in zip((height, width), sides, begins, strict=True):
+                column = torch.eye(before)[None, None]
+                mode = body.preprocessing.interpolation
+                resized = F.interpolate(column, (after, before), mode=mode, antialias=True)
+                matrices.append(resized[0, 0, first : first + body.size])
+            self.register_buffer("down", matrices[0])
+            self.register_buffer("across", matrices[1].T.contiguous())
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = x.unsqueeze(1) if x.ndim == 3 else x
+        pixels = images.to(self.body.pixel_mean.dtype).expand(-1, 3, -1, -1)
+        if self.resizes:
+            pixels = (self.down @ (pixels @ self.across)).clamp(0, 255)
+        return self.body.embed_pixels(self.body.normalise(pixels))
+
+
+class _Unrounded(nn.Module):
+    """Random ReLU features of a net's vectors; a user's own net goes first, in the type of its weights."""
+
+    def __init__(self, expansion: RandomReLU) -> None:
+        super().__init__()
+        self.expansion = expansion
+        own = () if expansion.net is None else expansion.net.parameters()
+        self.dtype = next((parameter.dtype for parameter in own), torch.float32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        net = self.expansion.net
+        return self.expansion.unrounded(x if net is None else net(x.to(self.dtype)))
+
+
+class _RandomFeatures(nn.Module):
+    """Random ReLU or Fourier features: rounded inputs times whole weights in float64, rounded again."""
+
+    table: Tensor
+
+    def __init__(self, made: RandomReLU | RandomFourier) -> None:
+        super().__init__()
+        self.made, self.inputs = made, prod(made.input_shape)
+        if isinstance(made, RandomFourier):
+            self.turn = DIRECTIONS / (2 * pi * INPUT_STEPS * WEIGHT_STEPS * float(made.bandwidth))
+            self.register_buffer("table", cosines())
+
+    def forward(self, x: Tensor) -> Tensor:
+        made, weight = self.made, self.made.weight.double()
+        rounded = compress(made.scale.scaled(x)).round().clamp(-INPUT_LIMIT, INPUT_LIMIT).flatten(1)
+        bias = weight[:, self.inputs :].sum(1) * round(INPUT_STEPS)
+        products = rounded @ weight[:, : self.inputs].T + bias
+        if isinstance(made, RandomReLU):
+            return with_constant((products * made.step).round().clamp(0, FEATURE_LIMIT))
+        index = ((products * self.turn).round().to(torch.int64) + made.phase) & (DIRECTIONS - 1)
+        return with_constant(self.table[index].double())
+
+
+class _Patches(nn.Module):
+    """Whitened patches: responses of all positions to all filters, pooled over windows."""
+
+    def __init__(self, made: WhitenedPatches) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.made
+        images = x.reshape(-1, made.channels, *made.input_shape[-2:]).float()
+        patches = normalised(unfolded(images, made.size), made.floor)
+        sums: dict[int, Tensor] = {}
+        for bank in made.banks():  # those of the mirror image are added
+            responses, windows = patches @ bank.filters + bank.offset, torch.cat(bank.windows, dim=1)
+            sides = responses.clamp(min=made.threshold), responses.clamp(max=-made.threshold)
+            pooled = torch.stack([windows @ side for side in sides], dim=1)
+            first = bank.columns.start
+            sums[first] = sums[first] + pooled if first in sums else pooled
+        pooled = torch.cat(list(sums.values()), dim=3).flatten(1)
+        scaled = (pooled - made.mean) * (FEATURE_LIMIT / CLIP_STDS / made.spread)
+        return with_constant(scaled.clamp(-FEATURE_LIMIT, FEATURE_LIMIT).double())
+
+
+def trace(model: Model) -> torch.export.ExportedProgram:
     """Trace a model for any number of inputs: uint8 for a model of uint8 images, else float64."""
-    answering = copy.deepcopy(Answering(model)).cpu().eval().requires_grad_(False)
+    classifier = copy.deepcopy(TraceableClassifier(model)).cpu().eval().requires_grad_(False)
     example = torch.zeros((2, *model.inputs.shape), dtype=torch.uint8 if model.inputs.pixels else torch.float64)
-    rows = torch.export.Dim("n", min=1)
-    with quiet(), translating("torch.export"), torch.no_grad():
-        return torch.export.export(answering, (example,), dynamic_shapes=({0: rows},))
+    with quiet(), export_errors("torch.export"), torch.no_grad():
+        return torch.export.export(classifier, (example,), dynamic_shapes=({0: torch.export.Dim("n", min=1)},))
 
 
 @contextmanager
-def translating(what: str) -> Iterator[None]:
-    """Say in a sentence that a model cannot be translated: tracers raise nearly anything, and a module may be a user's own."""
+def export_errors(tool: str) -> Iterator[None]:
+    """Turn any error of a tracer, or of a user's module in it, into one ValueError."""
     try:
         yield
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ValueError(
-            f"This model cannot be exported: {what} does not take it ({reason}). Modules of the library's own can be exported "
-            "with solver='exact', and in float32 with solver='hbo'."
+            f"This model cannot be exported: {tool} failed ({reason}). The library's own modules can be exported with "
+            "solver='exact', and in float32 with solver='hbo'."
         ) from error
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what torch says about its own code, and about packages that are not needed, from the user."""
+    """Silence torch's warnings about its own code and about packages that are not needed."""
     log = logging.getLogger("torch.onnx")
     before = log.level
     with warnings.catch_warnings():

@@ -1,8 +1,7 @@
-"""Equiangular basis vectors (Eqs. 3 and 7): unit vectors, one a class, whose cosines all stay below a ``γ``.
+"""Equiangular basis vectors (Eqs. 3 and 7): unit vectors, one per class, with ``|cosine| ≤ γ`` between any two.
 
-Up to ``dim`` vectors can be orthonormal, and are. More than that cannot stay below Welch's bound; their
-table is found by descent on Eq. 7. A table depends on nothing but its arguments: same seed, same table. Vectors can be
-added to a table without moving those that it has.
+Up to ``dim`` vectors are orthonormal. More cannot be below Welch's bound; their table is found by gradient descent on Eq. 7.
+The same seed gives the same table. Vectors can be added to a table without moving the old ones.
 """
 
 from __future__ import annotations
@@ -15,24 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-__all__ = ["basis_vectors", "check_gamma", "extend_basis", "largest_cosine", "reachable_gamma", "welch_bound"]
-
-_SLICE = 512  # rows of the cosine table held at once: 40 MB a copy for 10,000 vectors
-_MOST = 50_000  # vectors that a descent is begun with: each of its steps takes time with their square
-_PATIENCE = 25  # steps after which a descent that wins no more aims at less
-_TOLERANCE = 1e-6  # the table is given in float32, which moves a cosine by some 1e-7
+_SLICE = 512  # rows of the cosine table held at once: 40 MB per copy for 10,000 vectors
+_MAX_VECTORS = 50_000  # for a descent, whose steps take time with the square of their number
+_PATIENCE = 25  # steps without progress after which a descent aims at less
+_TOLERANCE = 1e-6  # the table is in float32, which moves a cosine by some 1e-7
 
 
 def welch_bound(count: int, dim: int) -> float:
-    """Least `largest_cosine` that ``count`` vectors can have: ``√((C−d) / (d(C−1)))``, or 0 for ``C ≤ d``.
-
-    Examples
-    --------
-    >>> welch_bound(3, 2)
-    0.5
-    >>> welch_bound(10, 400)
-    0.0
-    """
+    """Lower bound on the `largest_cosine` of ``count`` vectors: ``√((C−d) / (d(C−1)))``, or 0 for ``C ≤ d``."""
     _check_sizes(count, dim)
     if count <= dim:
         return 0.0
@@ -40,50 +29,33 @@ def welch_bound(count: int, dim: int) -> float:
 
 
 def reachable_gamma(count: int, dim: int, gamma: float = 0.04) -> float:
-    """Bound on |cosine| that can be had: ``gamma`` itself, or what `basis_vectors` reaches without trouble if that is more.
+    """Bound on |cosine| that `basis_vectors` can reach: ``gamma`` itself if possible, else a larger one.
 
-    Up to ``dim`` vectors are orthogonal, so any bound holds; beyond, 1.6 times the Welch bound is well within reach (in
-    seconds for a thousand vectors, in minutes for ten thousand). With more than some 14 vectors a dimension no table comes
-    that near to it, and what is given rises with the fourth root of their number.
-
-    Examples
-    --------
-    >>> reachable_gamma(1000, 1000), round(reachable_gamma(1000, 200), 3), round(reachable_gamma(1000, 20), 3)
-    (0.04, 0.101, 0.511)
+    Beyond ``dim`` vectors, 1.6 times the Welch bound is reached in seconds for a thousand vectors and in minutes for ten
+    thousand. With more than some 14 vectors per dimension the result grows with the fourth root of their number.
     """
     crowding = max(1.0, (1 + 1 / dim) * math.pow(count / (14 * dim), 0.25))
-    # As long as the caps around the vectors do not cover the sphere there is room for one more (Gilbert's bound).
+    # While the caps around the vectors do not cover the sphere, one more fits (Gilbert's bound).
     greedy = math.sqrt(1 - 1 / math.pow(count, 2 / max(1, dim - 1)))
     return max(gamma, min(1.6 * crowding * welch_bound(count, dim), greedy))
 
 
 def check_gamma(count: int, dim: int, gamma: float) -> None:
-    """Refuse a bound that no ``count`` vectors of length ``dim`` can keep, without making any.
-
-    Examples
-    --------
-    >>> check_gamma(40, 20, gamma=0.2)
-    """
+    """Raise ValueError if no ``count`` vectors of length ``dim`` can have ``|cosine| ≤ gamma``."""
     _check_sizes(count, dim)
     if not 0 <= gamma < 1:
-        raise ValueError(f"gamma={gamma} is a cosine that must lie in [0, 1).")
+        raise ValueError(f"gamma={gamma} must be in [0, 1).")
     bound = welch_bound(count, dim)
     if gamma < bound:
         needed = math.ceil(count / (1 + gamma**2 * (count - 1)))
         raise ValueError(
-            f"{count} vectors of length {dim} cannot keep gamma={gamma}: no table has a largest cosine below "
+            f"{count} vectors of length {dim} cannot have gamma={gamma}: no table has a largest cosine below "
             f"{bound:.6f} (Welch's bound). Raise gamma to {bound:.6f} or more, or dim to {needed} or more."
         )
 
 
 def largest_cosine(vectors: Tensor) -> float:
-    """Largest ``|cos|`` between two different rows, the left side of Eq. 3; 0 for a single row.
-
-    Examples
-    --------
-    >>> largest_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, -4.0]]))
-    0.8
-    """
+    """Largest ``|cos|`` between two different rows, the left side of Eq. 3; 0 for a single row."""
     unit = normalize(vectors.detach().double(), dim=1)
     return max(float(cosines.abs().max()) for _, cosines in _cosine_slices(unit, unit))
 
@@ -91,35 +63,15 @@ def largest_cosine(vectors: Tensor) -> float:
 def basis_vectors(count: int, dim: int, gamma: float = 0.04, *, seed: int = 0, max_steps: int = 1000) -> Tensor:
     """Make ``count`` unit vectors with ``|cos| ≤ γ`` between any two (Eq. 3).
 
-    ``count ≤ dim`` gives an orthonormal set at once, ``γ`` 0. Otherwise Eq. 7 is minimised; a ``γ`` of 1.3
-    times `welch_bound` or more takes some tens of steps when ``count`` is a few times ``dim``.
+    ``count ≤ dim`` gives an orthonormal set. Otherwise Eq. 7 is minimised, which takes some tens of steps for a ``γ`` of at
+    least 1.3 times `welch_bound` and a ``count`` of a few times ``dim``. If ``max_steps`` do not suffice, a warning names the
+    cosine reached.
 
-    Parameters
-    ----------
-    count, dim : int
-        Number of vectors and their length.
-    gamma : float
-        The largest cosine that is allowed, in [0, 1). It is kept to 1e-6.
-    seed : int
-        Seed of the random start. The global generator is not touched.
-    max_steps : int
-        Steps of the descent. Where they do not suffice, a warning names the cosine that was reached.
-
-    Returns
-    -------
-    Tensor, shape (count, dim)
-        Unit rows in float32. The same seed gives the same rows on every machine to 1e-6, down to about 1.3 times the
-        Welch bound; nearer to it a long descent magnifies rounding, so a model keeps its table instead of a seed.
-
-    Examples
-    --------
-    >>> basis_vectors(10, 64).shape
-    torch.Size([10, 64])
-    >>> largest_cosine(basis_vectors(40, 20, gamma=0.25)) <= 0.25
-    True
+    The rows are in float32. The same seed gives the same rows to 1e-6 on every machine, down to about 1.3 times the Welch
+    bound; closer to it a long descent magnifies rounding, so a model stores its table and not the seed.
     """
     check_gamma(count, dim, gamma)
-    _check_bearable(count, dim)
+    _check_max_vectors(count, dim)
     if max_steps < 1:
         raise ValueError(f"max_steps={max_steps} must be at least 1.")
     if count <= dim:
@@ -136,38 +88,21 @@ def basis_vectors(count: int, dim: int, gamma: float = 0.04, *, seed: int = 0, m
 
 
 def extend_basis(vectors: Tensor, count: int, gamma: float = 0.04, *, seed: int = 0, max_steps: int = 1000) -> Tensor:
-    """Add unit vectors to a table until there are ``count``, and leave those that are there as they are, bit for bit.
+    """Add unit vectors to a table until there are ``count``; the old ones do not change.
 
-    ``count ≤ dim`` adds vectors that are orthogonal to the old ones and to each other. Otherwise Eq. 7 is minimised over the
-    new ones alone. Old ones that stay where they are leave less room than a table made at once has: a vector has a cosine of
-    ``1/√dim`` at least with one of ``dim`` orthogonal ones. So ``γ`` is what is aimed at, and `largest_cosine` tells what
-    came out, without a warning here.
-
-    Parameters
-    ----------
-    vectors : Tensor, shape (n, dim)
-        Unit rows, as `basis_vectors` gives them.
-    count : int
-        Number of rows wanted, ``n`` or more.
-    gamma, seed, max_steps
-        As for `basis_vectors`. The same seed and vectors give the same new rows.
-
-    Examples
-    --------
-    >>> table = basis_vectors(10, 20)
-    >>> more = extend_basis(table, 30, gamma=0.3)
-    >>> torch.equal(more[:10], table), largest_cosine(more) <= 0.3
-    (True, True)
+    ``count ≤ dim`` adds orthogonal vectors. Otherwise Eq. 7 is minimised over the new ones alone. Fixed vectors leave less
+    room: a vector has a cosine of at least ``1/√dim`` with one of ``dim`` orthogonal ones. So ``γ`` is only aimed at;
+    `largest_cosine` tells what was reached.
     """
     old, dim = len(vectors), vectors.shape[1]
     _check_sizes(old, dim)
     if count < old:
-        raise ValueError(f"count={count} is less than the {old} vectors that are there: a table is not cut.")
-    _check_bearable(count, dim)
+        raise ValueError(f"count={count} must be at least {old}, the number of vectors in the table.")
+    _check_max_vectors(count, dim)
     if count == old:
         return vectors
     fixed = normalize(vectors.detach().cpu().double(), dim=1)
-    # Drawn behind the numbers that the vectors before came from, so that adding twice does not draw the same ones twice.
+    # Skip the numbers of earlier vectors, so that adding twice does not draw the same ones twice.
     drawn = torch.randn(count, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)[old:]
     if count <= dim:
         return torch.cat([vectors, _orthonormal(torch.cat([fixed, drawn]).mT).mT[old:].to(vectors)])
@@ -175,17 +110,16 @@ def extend_basis(vectors: Tensor, count: int, gamma: float = 0.04, *, seed: int 
 
 
 def _descend(start: Tensor, gamma: float, max_steps: int, fixed: Tensor | None = None) -> Tensor:
-    """Follow the gradient of Eq. 7 with Nesterov's momentum until ``γ`` holds; give the best table met.
+    """Follow the gradient of Eq. 7 with Nesterov's momentum until ``γ`` holds; return the best table found.
 
-    Vectors that are ``fixed`` count as well, and do not move. Where ``γ`` turns out to be too much, less is aimed at.
+    ``fixed`` vectors count but do not move. If ``γ`` is out of reach, the aim is lowered.
     """
     count, dim = len(start) + (0 if fixed is None else len(fixed)), start.shape[1]
-    # Eq. 7's hinge is squared: the zeros are the same, and the force fades as a pair comes near γ. Aiming a
-    # little below γ makes it hold after finitely many steps.
-    bound = max(welch_bound(count, dim), 0.0 if fixed is None else _least_beside(fixed))
+    # Eq. 7's hinge is squared: the zeros are the same, and the force fades as a pair comes near γ. Aiming a little below γ
+    # reaches it after finitely many steps.
+    bound = max(welch_bound(count, dim), 0.0 if fixed is None else _least_cosine(fixed))
     aim = max(bound, bound + 0.8 * (gamma - bound))
-    # The rows' second-moment matrix is about C/d · I, which bounds the curvature; with
-    # more than 1/2, tables with count near dim swing.
+    # The rows' second-moment matrix is about C/d · I, which bounds the curvature; above 1/2, tables with count near dim swing.
     step = min(0.5, dim / count)
     table = normalize(start, dim=1)
     velocity = torch.zeros_like(table)
@@ -209,17 +143,14 @@ def _descend(start: Tensor, gamma: float, max_steps: int, fixed: Tensor | None =
     return best
 
 
-def _least_beside(fixed: Tensor) -> float:
-    """A bound on the largest cosine of any unit vector ``v`` with the fixed ones: ``Σ (v·w)² = vᵀ(Σ wwᵀ)v``."""
+def _least_cosine(fixed: Tensor) -> float:
+    """Lower bound on the largest cosine of any unit vector ``v`` with the fixed ones: ``Σ (v·w)² = vᵀ(Σ wwᵀ)v``."""
     least = float(torch.linalg.eigvalsh(fixed.mT @ fixed)[0])
     return math.sqrt(max(least, 0.0) / len(fixed))
 
 
 def _gradient(unit: Tensor, aim: float, fixed: Tensor | None = None) -> tuple[Tensor, float]:
-    """Give the gradient of Eq. 7 squared, ``½ Σ_{i<j} max(|wᵢ·wⱼ| − aim, 0)²``, and the largest ``|cos|``.
-
-    Pairs with vectors that are ``fixed`` count as well, and only the others have a gradient.
-    """
+    """Gradient of Eq. 7 squared, ``½ Σ_{i<j} max(|wᵢ·wⱼ| − aim, 0)²``, for the vectors not fixed, and the largest ``|cos|``."""
     every = unit if fixed is None else torch.cat([unit, fixed])
     gradient = torch.empty_like(unit)
     largest = 0.0
@@ -228,12 +159,12 @@ def _gradient(unit: Tensor, aim: float, fixed: Tensor | None = None) -> tuple[Te
         largest = max(largest, float(size.max()))
         # Pairs that already hold Eq. 3 have no force.
         gradient[rows] = (size.sub_(aim).clamp_min_(0).mul_(cosines.sign_())) @ every
-    # Along a row itself nothing is won: rows stay on the sphere.
+    # Rows stay on the sphere, so the part along a row itself is removed.
     return gradient - (gradient * unit).sum(1, keepdim=True) * unit, largest
 
 
 def _cosine_slices(unit: Tensor, every: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Give the cosines of some rows with every row, 0 for a row with itself, never the whole table at once."""
+    """Cosines of some rows with every row, 0 for a row with itself, without the whole table at once."""
     for first in range(0, len(unit), _SLICE):
         rows = slice(first, first + _SLICE)
         cosines = unit[rows] @ every.mT
@@ -242,26 +173,27 @@ def _cosine_slices(unit: Tensor, every: Tensor) -> Iterator[tuple[slice, Tensor]
 
 
 def _orthonormal_columns(rows: int, columns: int, seed: int) -> Tensor:
+    """Random orthonormal columns: as a start, as even a spread as random vectors can have (a tight frame)."""
     generator = torch.Generator().manual_seed(seed)
-    gaussian = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
-    # As a start, orthonormal columns are already as even a spread as random vectors can have (a tight frame).
-    return _orthonormal(gaussian)
+    return _orthonormal(torch.randn(rows, columns, generator=generator, dtype=torch.float64))
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
+    """Orthonormalise columns; unique, since the diagonal of R is made positive."""
     q, r = torch.linalg.qr(columns)
-    # LAPACKs differ in the signs; with a positive diagonal of R the factorisation is unique.
     return torch.mul(q, r.diagonal().sign())
 
 
-def _check_bearable(count: int, dim: int) -> None:
-    if count > max(dim, _MOST):
+def _check_max_vectors(count: int, dim: int) -> None:
+    """Refuse a descent that would take hours."""
+    if count > max(dim, _MAX_VECTORS):
         raise ValueError(
-            f"{count} vectors of length {dim} would take hours to make: use a length of {count}, where they are orthogonal, or "
-            f"{max(dim, _MOST)} vectors at most."
+            f"{count} vectors of length {dim} would take hours to compute. Use a length of {count}, where they are orthogonal, "
+            f"or at most {max(dim, _MAX_VECTORS)} vectors."
         )
 
 
 def _check_sizes(count: int, dim: int) -> None:
+    """Refuse sizes below 1."""
     if count < 1 or dim < 1:
         raise ValueError(f"count={count} and dim={dim} must both be at least 1.")

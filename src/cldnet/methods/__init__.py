@@ -2,145 +2,104 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from cldnet.names import nearest_names
+from cldnet.text import nearest_names
 
 if TYPE_CHECKING:
     from torch import nn
 
     from cldnet.methods.learner import Learner, Setting
 
-__all__ = ["METHODS", "Method", "backbone_name", "build_config", "build_learner", "known_methods", "read_method"]
+__all__ = [
+    "METHODS",
+    "backbone_name",
+    "build_config",
+    "build_learner",
+    "display_name",
+    "known_methods",
+    "read_method",
+]
 
-
-@dataclass(frozen=True)
-class Method:
-    """Where a method's class is, and what it is in one line."""
-
-    path: str
-    summary: str
-
-    def load(self) -> type[Learner]:
-        """Import the class."""
-        module, _, name = self.path.partition(":")
-        try:
-            learner: type[Learner] = getattr(import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"There is no method at {self.path!r} ({error}): check the name, and that Python finds the module."
-            ) from error
-        if not isinstance(learner, type) or not hasattr(learner, "traits"):
-            raise ValueError(
-                f"{self.path!r} is no method: expected a class that fulfils cldnet.methods.learner.Learner."
-            )
-        return learner
-
-
-#: The methods of this library. Others come from packages with an entry point in the group ``cldnet.methods``.
-METHODS: Mapping[str, Method] = {
-    "cldnet": Method(
-        "cldnet.methods.cldnet:CLDNet",
-        "fixed class vectors, every layer by gradient through projectors: our best preset",
-    ),
-    "cldnet-paper": Method(
-        "cldnet.methods.cldnet_paper:CLDNetPaper", "HSIC bottleneck and fixed class vectors, as in the paper (AAAI-24)"
-    ),
-    "cldnet-hybrid": Method(
-        "cldnet.methods.cldnet_hybrid:CLDNetHybrid",
-        "hidden layers through projectors, the last one solved from its sums",
-    ),
-    "exact": Method(
-        "cldnet.methods.exact:Exact", "ridge solution of all data seen, over a fixed feature map, one pass"
-    ),
-    "finetune": Method("cldnet.methods.finetune:Finetune", "plain gradient descent: the lower bound"),
-    "joint": Method("cldnet.methods.joint:Joint", "all data kept and learned anew: the upper bound"),
-    "ewc": Method("cldnet.methods.ewc:EWC", "elastic weight consolidation, per-sample Fisher (PNAS 2017)"),
-    "ewc-batched": Method("cldnet.methods.ewc_batched:EWCBatched", "EWC with squares of batches' mean gradients"),
-    "oewc": Method("cldnet.methods.oewc:OnlineEWC", "Online EWC: one Fisher that fades, the latest anchor (ICML 2018)"),
-    "si": Method("cldnet.methods.si:SI", "synaptic intelligence: importance by path integral (ICML 2017)"),
-    "mas": Method("cldnet.methods.mas:MAS", "memory aware synapses: importance by sensitivity (ECCV 2018)"),
-    "lwf": Method("cldnet.methods.lwf:LwF", "learning without forgetting: distillation from the last net (ECCV 2016)"),
-    "dmc": Method("cldnet.methods.dmc:DMC", "deep model consolidation on unlabelled inputs from outside (WACV 2020)"),
-    "owm": Method("cldnet.methods.owm:OWM", "orthogonal weight modification (Nature Machine Intelligence 2019)"),
-    "aop": Method("cldnet.methods.aop:AOP", "adaptive orthogonal projection: OWM with an α by the input (AAAI 2022)"),
-    "er": Method("cldnet.methods.er:ER", "experience replay from a reservoir (2019)"),
-    "pnn": Method("cldnet.methods.pnn:PNN", "progressive nets: a column a task, needs the task at test (2016)"),
-    "icnet": Method("cldnet.methods.icnet:ICNet", "interval weights, each task's box inside the last (ICML 2022)"),
-    "crnet": Method(
-        "cldnet.methods.crnet:CRNet", "random features, output weights solved with a Fisher penalty (2023)"
-    ),
-    "slda": Method("cldnet.methods.slda:SLDA", "class means and one covariance over a fixed feature map (2020)"),
+#: The methods of this library and their classes. Other packages add theirs by entry points in the group ``cldnet.methods``.
+METHODS: Mapping[str, str] = {
+    "cldnet": "cldnet.methods.cldnet:CLDNet",
+    "cldnet-paper": "cldnet.methods.cldnet:CLDNetPaper",
+    "cldnet-hybrid": "cldnet.methods.cldnet_hybrid:CLDNetHybrid",
+    "exact": "cldnet.methods.exact:Exact",
+    "finetune": "cldnet.methods.finetune:Finetune",
+    "joint": "cldnet.methods.joint:Joint",
+    "ewc": "cldnet.methods.ewc:EWC",
+    "ewc-batched": "cldnet.methods.ewc:EWCBatched",
+    "oewc": "cldnet.methods.ewc:OnlineEWC",
+    "si": "cldnet.methods.si:SI",
+    "mas": "cldnet.methods.mas:MAS",
+    "lwf": "cldnet.methods.lwf:LwF",
+    "dmc": "cldnet.methods.dmc:DMC",
+    "owm": "cldnet.methods.owm:OWM",
+    "aop": "cldnet.methods.owm:AOP",
+    "er": "cldnet.methods.er:ER",
+    "pnn": "cldnet.methods.pnn:PNN",
+    "icnet": "cldnet.methods.icnet:ICNet",
+    "crnet": "cldnet.methods.crnet:CRNet",
+    "slda": "cldnet.methods.slda:SLDA",
 }
 
 
 def read_method(name: str) -> type[Learner]:
-    """Find a method's class by its name, or by ``"module:Class"``.
-
-    Examples
-    --------
-    >>> read_method("exact").__name__
-    'Exact'
-    >>> read_method("ewcc")
-    Traceback (most recent call last):
-    ...
-    ValueError: There is no method 'ewcc'. Did you mean 'ewc' or 'oewc'?
-    """
-    if name in METHODS:  # without a look through all installed packages
-        return METHODS[name].load()
-    known = known_methods()
-    if name in known:
-        return known[name].load()
-    if ":" in name:
-        return Method(name, "").load()
-    raise ValueError(f"There is no method {name!r}. {nearest_names(name, known)}")
+    """Return the class of a method by its name, or by ``"module:Class"``."""
+    known = METHODS if name in METHODS else known_methods()  # searching all installed packages takes time
+    path = known.get(name, name)
+    module, found, class_name = path.partition(":")
+    if not found:
+        raise ValueError(f"There is no method {name!r}. {nearest_names(name, known)}")
+    try:
+        learner: type[Learner] = getattr(import_module(module), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"There is no method at {path!r} ({error}): check the name, and that Python finds the module."
+        ) from error
+    if not isinstance(learner, type) or not hasattr(learner, "traits"):
+        raise ValueError(f"{path!r} is not a method: expected a subclass of cldnet.methods.learner.Learner.")
+    return learner
 
 
-def known_methods() -> dict[str, Method]:
-    """List the methods of this library and of installed packages that offer some.
+def known_methods() -> dict[str, str]:
+    """Return the methods of this library and of installed packages, with the paths of their classes."""
+    return {**{entry.name: entry.value for entry in entry_points(group="cldnet.methods")}, **METHODS}
 
-    Examples
-    --------
-    >>> "cldnet" in known_methods()
-    True
-    """
-    offered = {entry.name: Method(entry.value, f"from {entry.value}") for entry in entry_points(group="cldnet.methods")}
-    return {**offered, **METHODS}
+
+@cache
+def display_name(name: str) -> str:
+    """Return a method's name for tables and figures; an unknown method keeps its own name."""
+    if name not in METHODS and name not in known_methods():
+        return name
+    try:
+        return read_method(name).title or name
+    except ValueError:  # a broken package should not spoil a table
+        return name
 
 
 def backbone_name(method: str, backbone: str, input_shape: tuple[int, ...]) -> str:
-    """Name the backbone that a method gets: the one asked for, the method's own, or the one that fits the inputs.
-
-    Examples
-    --------
-    >>> backbone_name("exact", "auto", (8, 8)), backbone_name("owm", "auto", (8, 8)), backbone_name("owm", "cnn", (8, 8))
-    ('random-relu', 'mlp', 'cnn')
-    >>> backbone_name("owm", "efficientnet-lite0", (3, 8, 8))
-    'frozen-efficientnet-lite0'
-    """
+    """Return the name of the backbone that a method gets: the given one, the method's own, or one that fits the inputs."""
     from cldnet.nets import FROZEN, auto_backbone  # noqa: PLC0415  (listing the methods should not import torch)
 
-    made = read_method(method)
-    chosen = made.default_backbone if backbone == "auto" else backbone
-    if not made.takes_maps and f"frozen-{chosen}" in FROZEN:
+    learner = read_method(method)
+    chosen = learner.default_backbone if backbone == "auto" else backbone
+    if not learner.takes_maps and f"frozen-{chosen}" in FROZEN:
         return f"frozen-{chosen}"
     return auto_backbone(input_shape) if chosen == "auto" else chosen
 
 
 def build_config(name: str, options: Mapping[str, Any] | None = None) -> Any:
-    """Make the configuration of a method from some of its fields, or say which of them it does not have.
-
-    Examples
-    --------
-    >>> build_config("finetune", {"lr": 0.1}).lr
-    0.1
-    """
+    """Make the configuration of a method from some of its fields."""
     config_class = read_method(name).config_class
-    fields = config_class.__dataclass_fields__
+    fields = [field.name for field in dataclasses.fields(config_class)]
     unknown = sorted({*(options or {})} - {*fields})
     if unknown:
         raise ValueError(f"Method {name!r} does not take {', '.join(unknown)}; it takes {', '.join(fields)}.")
@@ -157,7 +116,7 @@ def build_learner(
     backbone: str | nn.Module = "auto",
     backbone_options: Mapping[str, Any] | None = None,
 ) -> Learner:
-    """Make a learner by the name of its method and of its backbone.
+    """Make a learner by the names of its method and of its backbone.
 
     Parameters
     ----------
@@ -168,7 +127,7 @@ def build_learner(
     options : mapping, optional
         Fields of the method's configuration.
     backbone : str or nn.Module
-        A name out of `cldnet.nets.BACKBONES`, a module of your own, or ``"auto"`` for the method's default.
+        A name from `cldnet.nets.BACKBONES`, your own module, or ``"auto"`` for the method's default.
     backbone_options : mapping, optional
         Arguments of a backbone that is made by name.
 
@@ -180,7 +139,7 @@ def build_learner(
     ('Finetune', 0.1)
     """
     from cldnet.nets import FeatureMap, FrozenNet, build_backbone  # noqa: PLC0415
-    from cldnet.nets.scale import AsFloats  # noqa: PLC0415
+    from cldnet.nets.features import NoScaling  # noqa: PLC0415
 
     method: Any = read_method(name)
     config = build_config(name, options)
@@ -191,15 +150,15 @@ def build_learner(
         net = backbone
     if isinstance(net, FeatureMap) and not method.takes_maps:
         raise ValueError(
-            f"Method {name!r} trains its backbone, and a {net.kind} map is fixed: use method 'exact' over it, or another "
-            "backbone, as 'mlp' or 'cnn'."
+            f"Method {name!r} trains its backbone, but a {net.kind} map is fixed: use method 'exact', or another backbone "
+            "such as 'mlp' or 'cnn'."
         )
     if isinstance(net, FrozenNet) and method.takes_maps:
         raise ValueError(
-            f"Method {name!r} works over a fixed feature map, and a frozen net has none: use the backbone 'expanded' (class "
+            f"Method {name!r} works on a fixed feature map, which a frozen net is not: use the backbone 'expanded' (class "
             "Expanded) instead of 'frozen' (FrozenNet)."
         )
     learner: Learner = method(net, setting, config)
     if getattr(net, "takes_pixels", False):
-        learner.scale = AsFloats(setting.dtype)
+        learner.scale = NoScaling(setting.dtype)
     return learner

@@ -1,9 +1,9 @@
-"""CLDNet with its last layer solved: the hybrid that the two solvers suggest.
+"""CLDNet with its embedding layer solved: a hybrid of the two solvers.
 
-The layers in front are trained as `cldnet.methods.cldnet` trains them. When a task is over they rest, and the embedding layer
-goes back to where the task found it and takes in every sample once: ``P`` by Eq. 6, then ``W ← W + P/α Hᵀ(Y − H W)`` with the
-class vectors as ``Y``. That is recursive least squares: the ridge solution of all samples ever seen, in so far
-as the features of earlier tasks have stayed where they were: which is what the projectors of the layers in front are for.
+The layers in front are trained as by `cldnet.methods.cldnet`. After a task they rest, and the embedding layer is reset to its
+state before the task and absorbs every sample once: ``P`` by Eq. 6, then ``W ← W + P/α Hᵀ(Y − H W)`` with the class vectors as
+``Y``. This is recursive least squares: the ridge solution of all samples ever seen, as far as the features of earlier
+tasks have not changed, which the projectors of the layers in front ensure.
 """
 
 from __future__ import annotations
@@ -15,62 +15,41 @@ import torch
 from torch import Tensor, nn
 
 from cldnet.methods.cldnet import CLDNet, CLDNetConfig
+from cldnet.methods.config import POSITIVE, LogUniform
 from cldnet.methods.learner import TaskData
 from cldnet.methods.parts.projection import EverySample
-from cldnet.methods.ranges import LogUniform
-
-__all__ = ["CLDNetHybrid", "CLDNetHybridConfig"]
 
 
 @dataclass(frozen=True)
 class CLDNetHybridConfig(CLDNetConfig):
-    """Settings of the hybrid: those of CLDNet, and the ridge penalty of its last layer.
+    """Settings of the hybrid: those of CLDNet, and the ridge penalty of its last layer."""
 
-    Attributes
-    ----------
-    ridge : float
-        α of the embedding layer's projector, the same for every sample of every task.
-    """
+    ridge: float = 10.0  # α of the embedding layer's projector, the same for every sample of every task
 
-    ridge: float = 10.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.ridge > 0:
-            raise ValueError(f"ridge={self.ridge} should be a positive number.")
+    limits: ClassVar = {"ridge": POSITIVE}
 
 
 class CLDNetHybrid(CLDNet):
-    """Hidden layers by gradient through projectors, the embedding layer by recursive least squares.
+    """Hidden layers by gradient through projectors, the embedding layer by recursive least squares."""
 
-    Examples
-    --------
-    >>> from cldnet.methods import build_learner
-    >>> from cldnet.methods.learner import Setting
-    >>> task = TaskData(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
-    >>> learner = build_learner("cldnet-hybrid", Setting((2,), capacity=2, seed=0), {"embed_dim": 2})
-    >>> learner.begin_task(task)
-    >>> learner.end_task(task)
-    >>> learner.logits(task.x).argmax(1)
-    tensor([0, 1])
-    """
-
+    title = "CLDNet (hybrid)"
+    summary = "hidden layers through projectors, the last one solved from its sums"
     config_class = CLDNetHybridConfig
-    fixed: ClassVar[tuple[str, ...]] = (*CLDNet.fixed, "ridge")  # its projector has taken in every sample with that α
+    fixed: ClassVar[tuple[str, ...]] = (*CLDNet.fixed, "ridge")  # its projector has absorbed every sample with this α
     ranges: ClassVar = {**CLDNet.ranges, "ridge": LogUniform(1.0, 1000.0)}
     config: CLDNetHybridConfig
-    _found: dict[str, Tensor]
+    _before: dict[str, Tensor]
 
     def start(self, task: TaskData) -> None:
-        """Remember how the task finds the embedding layer and its projector."""
+        """Remember the embedding layer and its projector."""
         super().start(task)
-        self._found = {name: tensor.detach().clone() for name, tensor in self._last().state_dict().items()}
+        self._before = {name: tensor.detach().clone() for name, tensor in self._last().state_dict().items()}
 
     def finish(self, task: TaskData) -> None:
-        """Solve the embedding layer with the layers in front at rest."""
+        """Solve the embedding layer; the layers in front are trained."""
         super().finish(task)
-        self._last().load_state_dict(self._found)
-        del self._found
+        self._last().load_state_dict(self._before)
+        del self._before
         for batch in task.batches(256):
             self._solve(batch.x, batch.y, batch.weight)
         self.projection.rebuild()

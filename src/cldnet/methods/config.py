@@ -1,74 +1,213 @@
-"""A method's configuration as JSON or TOML has it: numbers, strings, and parts by the name of their class."""
+"""Configurations of methods: as JSON or TOML, and the ranges in which `cldnet tune` searches.
+
+A method declares its ranges in its own file, ``ranges: ClassVar = {"lr": LogUniform(0.003, 0.3)}``. Epochs and batch size are
+not among them: they are the budget, which is the same for all methods.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar, Literal, NamedTuple
 
-from cldnet.names import nearest_names
+from cldnet.text import nearest_names
 
-__all__ = ["PARTS", "check_parts", "config_from_json", "config_to_json"]
+#: Share of a range, at either end, that counts as its edge: random numbers hardly ever hit the very end.
+_EDGE = 0.05
 
-#: Parts that a configuration may name, and where their classes are.
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few JSON values: numbers, strings, or parts such as ``{"kind": "ConstantAlpha", "value": 1.0}``.
+
+    Examples
+    --------
+    >>> print(Choice((16, 32)))
+    one of 16, 32
+    """
+
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            texts = [json.dumps(value, sort_keys=True, allow_nan=False) for value in self.values]
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"Choice takes JSON values, not {self.values!r} ({error}).") from error
+        if not texts or len(set(texts)) < len(texts):
+            raise ValueError(f"Choice takes one or more different values, not {self.values!r}.")
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return len(self.values)
+
+    def __contains__(self, value: Any) -> bool:
+        return value in self.values
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(map(json.dumps, self.values))}"
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A positive number from ``low`` to ``high``, uniform on a logarithmic scale.
+
+    Examples
+    --------
+    >>> print(LogUniform(0.001, 0.1))
+    0.001 to 0.1, logarithmic
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high < math.inf:
+            raise ValueError(f"LogUniform takes 0 < low < high, not {self.low} and {self.high}.")
+
+    @property
+    def count(self) -> None:
+        """Number of values: infinite."""
+        return
+
+    def __contains__(self, value: Any) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}, logarithmic"
+
+    def place(self, value: float) -> float:
+        """Position of a value between the ends, from 0 to 1."""
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An integer from ``low`` to ``high``, both included; with ``log``, uniform on a logarithmic scale.
+
+    Examples
+    --------
+    >>> print(Whole(8, 128, log=True))
+    8 to 128, whole, logarithmic
+    """
+
+    low: int
+    high: int
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not (type(self.low) is type(self.high) is int and self.low < self.high):
+            raise ValueError(f"Whole takes integers low < high, not {self.low!r} and {self.high!r}.")
+        if self.log and self.low < 1:
+            raise ValueError(f"Whole takes a positive low with log, not {self.low}.")
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return self.high - self.low + 1
+
+    def __contains__(self, value: Any) -> bool:
+        return type(value) is int and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.low} to {self.high}, whole{', logarithmic' if self.log else ''}"
+
+    def place(self, value: float) -> float:
+        """Position of a value between the ends, from 0 to 1."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+#: What can be searched.
+Range = Choice | LogUniform | Whole
+
+#: The same for several methods, so that none is searched more widely than another.
+LEARNING_RATES = LogUniform(0.003, 0.3)
+
+
+def edge(span: Range, value: Any) -> Literal["lower", "upper"] | None:
+    """Return the end of a range of numbers at which a value lies, if any: the optimum may then lie beyond it.
+
+    Examples
+    --------
+    >>> edge(LogUniform(0.001, 1.0), 0.99), edge(Whole(1, 100), 50), edge(Choice((1, 2)), 2)
+    ('upper', None, None)
+    """
+    if isinstance(span, Choice) or value not in span:
+        return None
+    place = span.place(value)
+    return "lower" if place <= _EDGE else "upper" if place >= 1 - _EDGE else None
+
+
+def check_ranges(method: str, ranges: Mapping[str, Range], config_class: type[Any]) -> None:
+    """Raise an error if a range is of the wrong type, or of a field that the configuration does not have."""
+    fields = [field.name for field in dataclasses.fields(config_class)]
+    for name, span in ranges.items():
+        if name not in fields:
+            raise ValueError(
+                f"Method {method!r} has a range of {name!r}, which its configuration lacks; it has {', '.join(fields)}."
+            )
+        if not isinstance(span, Range):
+            raise ValueError(
+                f"The range of {name!r} in method {method!r} is {span!r}; expected Choice, LogUniform or Whole."
+            )
+
+
+class Limit(NamedTuple):
+    """Which values a field of a configuration may have, in words that follow "should"."""
+
+    holds: Callable[[Any], bool]
+    words: str
+
+
+POSITIVE = Limit(lambda value: value > 0, "be a positive number")
+NOT_NEGATIVE = Limit(lambda value: value >= 0, "not be negative")
+FINITE_POSITIVE = Limit(lambda value: 0 < value < math.inf, "be a positive, finite number")
+FINITE_NOT_NEGATIVE = Limit(lambda value: 0 <= value < math.inf, "be a finite number, 0 or more")
+AT_LEAST_ONE = Limit(lambda value: value >= 1, "be at least 1")
+SHARE = Limit(lambda value: 0 <= value <= 1, "lie in [0, 1]")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Base of configurations: checks parts, and the limits that a class declares for its own fields."""
+
+    limits: ClassVar[Mapping[str, Limit]] = {}
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, module = getattr(self, field.name), PARTS.get(type(field.default).__name__)
+            plain = isinstance(value, int | float | str | list | tuple | Mapping | type | None)
+            if module is not None and (plain or PARTS.get(type(value).__name__, module) != module):
+                raise ValueError(f"{field.name}={value!r} should be a part such as {field.default}.")
+        for declaring in type(self).__mro__:
+            for name, limit in vars(declaring).get("limits", {}).items():
+                if not limit.holds(getattr(self, name)):
+                    raise ValueError(f"{name}={getattr(self, name)!r} should {limit.words}.")
+
+
+_PARTS_OF_MODULE = {
+    "alpha": ("ConstantAlpha", "DecayingAlpha", "AdaptiveAlpha", "PerTask", "LayerAlphas", "KindAlphas"),
+    "projection": ("BatchMean", "EverySample", "EverySecondPatch", "EveryVector"),
+    "variants": (
+        *("NormalisedHSIC", "TraceHSIC", "EveryStep", "TaskEnd", "Cosine", "InnerProduct", "FixedRate", "PerAlpha"),
+        *("EmbeddingAlone", "InTurn", "Together", "Last", "FreeLast", "FixedLast"),
+        *("SeenClasses", "TaskClasses", "AllClasses"),
+    ),
+}
+#: Parts of configurations by the name of their class, as files name them, and the modules of these classes.
 PARTS: Mapping[str, str] = {
-    "ConstantAlpha": "cldnet.methods.parts.alpha",
-    "DecayingAlpha": "cldnet.methods.parts.alpha",
-    "AdaptiveAlpha": "cldnet.methods.parts.alpha",
-    "PerTask": "cldnet.methods.parts.alpha",
-    "LayerAlphas": "cldnet.methods.parts.alpha",
-    "KindAlphas": "cldnet.methods.parts.alpha",
-    "NormalisedHSIC": "cldnet.methods.parts.dependence",
-    "TraceHSIC": "cldnet.methods.parts.dependence",
-    "BatchMean": "cldnet.methods.parts.projection",
-    "EverySample": "cldnet.methods.parts.projection",
-    "EverySecondPatch": "cldnet.methods.parts.projection",
-    "EveryVector": "cldnet.methods.parts.projection",
-    "EveryStep": "cldnet.methods.parts.readings",
-    "TaskEnd": "cldnet.methods.parts.readings",
-    "Cosine": "cldnet.methods.parts.pointing",
-    "InnerProduct": "cldnet.methods.parts.pointing",
-    "FixedRate": "cldnet.methods.parts.pointing",
-    "PerAlpha": "cldnet.methods.parts.pointing",
-    "EmbeddingAlone": "cldnet.methods.parts.readings",
-    "InTurn": "cldnet.methods.parts.readings",
-    "Together": "cldnet.methods.parts.readings",
-    "Last": "cldnet.methods.parts.readings",
-    "FreeLast": "cldnet.methods.parts.readings",
-    "FixedLast": "cldnet.methods.parts.readings",
-    "SeenClasses": "cldnet.methods.parts.readings",
-    "TaskClasses": "cldnet.methods.parts.readings",
-    "AllClasses": "cldnet.methods.parts.readings",
+    part: f"cldnet.methods.parts.{module}" for module, parts in _PARTS_OF_MODULE.items() for part in parts
 }
 
 
-def check_parts(config: Any) -> None:
-    """Refuse a number, a string or a table where a configuration takes a part.
-
-    Examples
-    --------
-    >>> from cldnet.methods.owm import OWMConfig
-    >>> OWMConfig(alpha=0.1)
-    Traceback (most recent call last):
-    ...
-    ValueError: alpha=0.1 should be a part such as PerTask(alpha=DecayingAlpha(start=10.0, decay=0.01), updates=200).
-    """
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if type(field.default).__name__ in PARTS and isinstance(value, int | float | str | Mapping | type | None):
-            raise ValueError(f"{field.name}={value!r} should be a part such as {field.default}.")
-
-
 def config_to_json(value: Any) -> Any:
-    """Describe a configuration, or a part of one, in types that JSON has.
-
-    Examples
-    --------
-    >>> from cldnet.methods.parts.alpha import ConstantAlpha, PerTask
-    >>> config_to_json(PerTask(ConstantAlpha(0.1), updates=50))
-    {'kind': 'PerTask', 'alpha': {'kind': 'ConstantAlpha', 'value': 0.1}, 'updates': 50}
-    """
+    """Convert a configuration, or a part of one, to JSON types."""
     if dataclasses.is_dataclass(value):
         fields = {field.name: config_to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
         name = type(value).__name__
@@ -77,13 +216,7 @@ def config_to_json(value: Any) -> Any:
 
 
 def config_from_json(value: Any) -> Any:
-    """Rebuild the options of a configuration: every table with a ``kind`` becomes the part of that name.
-
-    Examples
-    --------
-    >>> config_from_json({"lr": 0.1, "alpha": {"kind": "ConstantAlpha", "value": 0.5}})
-    {'lr': 0.1, 'alpha': ConstantAlpha(value=0.5)}
-    """
+    """Convert JSON to the options of a configuration: every table with a ``kind`` becomes the part of that name."""
     if isinstance(value, list | tuple):
         return [config_from_json(item) for item in value]
     if not isinstance(value, Mapping):
@@ -98,6 +231,5 @@ def config_from_json(value: Any) -> Any:
     try:
         return part(**options)
     except TypeError as error:
-        raise ValueError(
-            f"{kind} takes {', '.join(part.__dataclass_fields__) or 'nothing'}, not {sorted(options)}."
-        ) from error
+        takes = ", ".join(field.name for field in dataclasses.fields(part)) or "nothing"
+        raise ValueError(f"{kind} takes {takes}, not {sorted(options)}.") from error

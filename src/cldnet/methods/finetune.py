@@ -1,19 +1,18 @@
-"""Fine-tuning: plain gradient descent on each task in turn. The lower bound: it forgets."""
+"""Fine-tuning: plain gradient descent on each task in turn. It forgets, so it is the lower bound."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from cldnet.methods.config import LEARNING_RATES
 from cldnet.methods.gradient import GradientLearner
 from cldnet.methods.learner import Traits
-from cldnet.methods.ranges import LEARNING_RATES
-
-__all__ = ["Finetune"]
 
 
 class Finetune(GradientLearner):
     """Learn each task as if there had been none before."""
 
+    title = "Fine-tuning"
+    summary = "plain gradient descent: the lower bound"
     traits = Traits(rehearsal_free=True, constant_size=True)
-    kinds: ClassVar = {"net": "weights", "head": "weights"}
     ranges: ClassVar = {"lr": LEARNING_RATES}

@@ -1,55 +1,42 @@
-"""What the methods trained by gradient descent with a linear head share: net, head, loss over the classes seen, SGD."""
+"""What methods trained by gradient descent share: net, linear head, loss over the classes seen, SGD steps."""
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cldnet.methods.config import POSITIVE, Config, Limit
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData
-from cldnet.methods.parts.descent import are_surely_below
 from cldnet.nets import out_features
 from cldnet.nets.frozen import count_weights
-from cldnet.nets.init import linear
-
-__all__ = ["GradientConfig", "GradientLearner", "clip_gradients", "weighted_mean"]
+from cldnet.nets.layers import linear
 
 
 @dataclass(frozen=True)
-class GradientConfig:
-    """Settings of stochastic gradient descent.
-
-    Attributes
-    ----------
-    lr : float
-        Learning rate.
-    momentum : float
-        Momentum; its memory is emptied at every task's start.
-    clip : float
-        Largest norm of the whole gradient; infinite to leave it as it is.
-    """
+class GradientConfig(Config):
+    """Settings of stochastic gradient descent."""
 
     lr: float = 0.05
-    momentum: float = 0.9
-    clip: float = 10.0
+    momentum: float = 0.9  # reset when a task starts
+    clip: float = 10.0  # largest norm of the whole gradient; infinite for no clipping
 
-    def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ValueError(f"lr={self.lr} should be a positive number.")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum={self.momentum} should lie in [0, 1).")
-        if not self.clip > 0:
-            raise ValueError(f"clip={self.clip} should be a positive number.")
+    limits: ClassVar = {
+        "lr": POSITIVE,
+        "momentum": Limit(lambda value: 0 <= value < 1, "lie in [0, 1)"),
+        "clip": POSITIVE,
+    }
 
 
 class GradientLearner(Learner, ABC):
-    """A backbone with a linear head of one row a class, trained by SGD on a loss that a method may add to."""
+    """A backbone with a linear head that has one row per class, trained by SGD. Methods change the loss or the steps."""
 
+    kinds: ClassVar[Mapping[str, str]] = {"net": "weights", "head": "weights"}
     config_class: ClassVar[type[GradientConfig]] = GradientConfig
     running: ClassVar[tuple[str, ...]] = ("optimizer",)
     config: GradientConfig
@@ -64,35 +51,30 @@ class GradientLearner(Learner, ABC):
 
     @property
     def backbone(self) -> nn.Module:
-        """The net in front of the last layer."""
         return self.net
 
     @property
     def class_width(self) -> int:
-        """Weights and bias of one row of the head."""
         return self.head.in_features + 1
 
     @property
     def network_size(self) -> int:
-        """Weights of the backbone, frozen ones too."""
         return count_weights(self.net)
 
     def start(self, task: TaskData) -> None:
-        """Begin with an empty momentum."""
+        """Reset the momentum."""
         self.optimizer = torch.optim.SGD(self.parameters(), lr=self.config.lr, momentum=self.config.momentum)
 
     def finish(self, task: TaskData) -> None:
-        """Drop the momentum: it is not part of what the learner keeps."""
+        """Drop the momentum: it is not part of the state."""
         del self.optimizer
         self.zero_grad(set_to_none=True)
 
     def loss(self, batch: Batch) -> Tensor:
         """Cross-entropy over the classes seen so far."""
-        logits = self.score(self.scale(batch.x))[:, : self.seen]
-        return weighted_mean(F.cross_entropy(logits, batch.y, reduction="none"), batch.weight)
+        return weighted_cross_entropy(self.score(self.scale(batch.x))[:, : self.seen], batch.y, batch.weight)
 
     def observe(self, batch: Batch) -> Tensor:
-        """Take one gradient step."""
         loss = self.loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -102,40 +84,84 @@ class GradientLearner(Learner, ABC):
 
     @torch.no_grad()
     def vectors(self, x: Tensor) -> Tensor:
-        """Features of inputs, as the head sees them."""
         features: Tensor = self.net(self.scale(x)).flatten(1)
         return features
 
     def score(self, x: Tensor) -> Tensor:
-        """Logits of every row of the head."""
         logits: Tensor = self.head(self.net(x))
         return logits
 
 
-def clip_gradients(parameters: Iterable[Tensor], largest: float) -> None:
-    """Shrink gradients whose norm together is too large, as `torch.nn.utils.clip_grad_norm_` does, to the last bit.
+class NamedTensors(nn.Module):
+    """Copies of tensors as buffers, with colons instead of dots in their names: a buffer's name must not contain dots."""
 
-    Examples
-    --------
-    >>> weight = torch.zeros(2, requires_grad=True)
-    >>> weight.grad = torch.tensor([3.0, 4.0])
-    >>> clip_gradients([weight], 1.0)
-    >>> weight.grad
-    tensor([0.6000, 0.8000])
-    """
-    known = [parameter for parameter in parameters if parameter.grad is not None]
-    if not are_surely_below((parameter.grad for parameter in known if parameter.grad is not None), largest):
-        nn.utils.clip_grad_norm_(known, largest)
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        for name, tensor in tensors.items():
+            self.register_buffer(name.replace(".", ":"), tensor.detach().clone())
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.get_buffer(name.replace(".", ":"))
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and tensors."""
+        return ((name.replace(":", "."), tensor) for name, tensor in self.named_buffers())
 
 
 def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
-    """Mean of a batch's losses, weighted where there are weights.
+    """Mean of a batch's losses, weighted if there are weights.
 
-    The sum is divided by the number of rows, so a weight of 2 counts as two rows and a batch of zeros gives no gradient.
-
-    Examples
-    --------
-    >>> weighted_mean(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 0.0]))
-    tensor(1.)
+    The sum is divided by the number of samples, so a weight of 2 counts as two samples, and weights of zero give no gradient.
     """
     return values.mean() if weight is None else (values * weight).mean()
+
+
+def weighted_cross_entropy(logits: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+    """Cross-entropy of a batch as a `weighted_mean`."""
+    return weighted_mean(F.cross_entropy(logits, y, reduction="none"), weight)
+
+
+def clip_gradients(parameters: Iterable[Tensor], largest: float) -> None:
+    """Do what `torch.nn.utils.clip_grad_norm_` does, bit for bit, but quickly if there is nothing to clip."""
+    known = [parameter for parameter in parameters if parameter.grad is not None]
+    if not _is_surely_below((parameter.grad for parameter in known if parameter.grad is not None), largest):
+        nn.utils.clip_grad_norm_(known, largest)
+
+
+def sgd(parameters: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float, momentum: float) -> torch.optim.SGD:
+    """Make an SGD optimiser of parameters or groups of them, with the fused kernel if it supports them all."""
+    given: list[Any] = list(parameters)
+    moved = [parameter for part in given for parameter in (part["params"] if isinstance(part, dict) else [part])]
+    # The fused kernel needs contiguous parameters, gradients and momenta.
+    fused = all(p.is_contiguous() and p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in moved)
+    return torch.optim.SGD(given, lr=lr, momentum=momentum, fused=fused)
+
+
+@torch.no_grad()
+def descend(
+    optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor], clip: float, unit: float = 1.0
+) -> None:
+    """Clip given gradients, multiply them by ``unit`` and take one step along them. The gradients are changed."""
+    moved = {parameter: gradient.contiguous() for parameter, gradient in gradients.items()}
+    if moved and not _is_surely_below(moved.values(), clip):
+        norm = nn.utils.get_total_norm(moved.values())
+        torch._foreach_mul_([*moved.values()], (clip / (norm + 1e-6)).clamp(max=1.0) * unit)
+    elif moved and unit != 1:
+        torch._foreach_mul_([*moved.values()], unit)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = moved.get(parameter)
+    optimizer.step()
+
+
+def _is_surely_below(gradients: Iterable[Tensor], largest: float) -> bool:
+    """Whether the norm of all gradients is below a limit, if that can be decided quickly; False if unsure.
+
+    A norm takes several passes over the gradients. On a CPU their dot products take a fraction of that time; on other devices
+    reading the result would have to wait for it.
+    """
+    if largest == float("inf"):
+        return True
+    flat = [gradient.flatten() for gradient in gradients]
+    squares = sum(float(torch.dot(gradient, gradient)) for gradient in flat if gradient.is_cpu)
+    return all(gradient.is_cpu for gradient in flat) and squares < (0.99 * largest) ** 2  # a margin for rounding

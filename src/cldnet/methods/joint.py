@@ -1,4 +1,4 @@
-"""Joint training: keep all data and learn everything anew whenever a task arrives. The upper bound."""
+"""Joint training: keep all data and train from scratch whenever a task arrives. The upper bound."""
 
 from __future__ import annotations
 
@@ -9,27 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from cldnet.device import tensor_bytes
-from cldnet.methods.gradient import GradientConfig, GradientLearner
+from cldnet.methods.config import LEARNING_RATES
+from cldnet.methods.gradient import GradientConfig, GradientLearner, NamedTensors
 from cldnet.methods.learner import Setting, TaskData, Traits
-from cldnet.methods.parts.tensors import NamedTensors
-from cldnet.methods.ranges import LEARNING_RATES
 from cldnet.nets.frozen import learning_state
-
-__all__ = ["Joint"]
 
 
 class Joint(GradientLearner):
     """Train from the initial weights on the data of all tasks so far, which it keeps."""
 
+    title = "Joint training"
+    summary = "keeps all data and trains from scratch: the upper bound"
     traits = Traits(rehearsal_free=False, constant_size=False)
     kinds: ClassVar = {
-        "net": "weights",
-        "head": "weights",
-        "memory_x": "exemplars",
-        "memory_y": "exemplars",
-        "memory_weight": "exemplars",
-        "initial_net": "initial weights",
-        "initial_head": "initial weights",
+        **GradientLearner.kinds,
+        **dict.fromkeys(("memory_x", "memory_y", "memory_weight"), "exemplars"),
+        **dict.fromkeys(("initial_net", "initial_head"), "initial weights"),
     }
     ranges: ClassVar = {"lr": LEARNING_RATES}
 
@@ -45,11 +40,9 @@ class Joint(GradientLearner):
             self.register_buffer(name, torch.zeros(0))
 
     def growth(self, task: TaskData) -> int:
-        """Everything that arrives: inputs, classes and weights."""
         return tensor_bytes(task.x) + tensor_bytes(task.y) + len(task) * self.setting.dtype.itemsize
 
     def rehearse(self, task: TaskData) -> TaskData:
-        """All examples so far, the new task's among them."""
         weight = torch.ones(len(task), dtype=self.setting.dtype) if task.weight is None else task.weight
         parts = {"memory_x": task.x, "memory_y": task.y, "memory_weight": weight.to(self.setting.dtype)}
         for name, new in parts.items():
@@ -58,12 +51,10 @@ class Joint(GradientLearner):
         return TaskData(self.memory_x, self.memory_y, self.memory_weight)
 
     def start(self, task: TaskData) -> None:
-        """Begin again from the initial weights."""
         self.net.load_state_dict({**self.net.state_dict(), **dict(self.initial_net.items())})
         self.head.load_state_dict(dict(self.initial_head.items()))
         super().start(task)
 
     def resize_for(self, state: Mapping[str, Tensor]) -> None:
-        """Make room for the data that the state holds."""
         for name in ("memory_x", "memory_y", "memory_weight"):
             setattr(self, name, torch.zeros_like(state[name]))

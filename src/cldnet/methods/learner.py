@@ -1,12 +1,13 @@
-"""What a learner is: it begins a task, observes batches, ends the task, and scores inputs over the classes seen.
+"""The contract of every method: begin a task, observe its batches, end it, and score inputs over the classes seen.
 
-Classes are rows 0, 1, 2, … in order of arrival; labels, files and epochs are other rooms' business. Everything that a
-learner keeps between tasks is a parameter or a buffer, so `state_dict` is all of it.
+Classes are numbered 0, 1, 2, … in order of arrival; user labels, files and epochs belong to other packages. All that a
+learner keeps between tasks is a parameter or a buffer, so `state_dict` is complete.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -14,13 +15,15 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from cldnet.data.arrays import Batch as Batch
+from cldnet.data.arrays import TaskData as TaskData
 from cldnet.device import generator
-from cldnet.methods.batch import Batch, TaskData
-from cldnet.methods.ranges import Range
+from cldnet.methods.config import Range
+from cldnet.nets.features import InputScale, NoScaling
 from cldnet.nets.frozen import FrozenNet, count_weights
-from cldnet.nets.scale import AsTheyAre, InputScale
 
-__all__ = ["Batch", "Learner", "Represents", "Setting", "TaskData", "Traits"]
+#: Numbers in a batch of inputs that are only scored.
+_NUMBERS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -30,15 +33,15 @@ class Traits:
     Attributes
     ----------
     rehearsal_free : bool
-        No training example is kept.
+        It keeps no training sample.
     constant_size : bool
-        The state has as many bytes after the last task as after the first.
+        Its state has as many bytes after the last task as after the first.
     needs_task_id : bool
-        It must be told the task of a test input, so it has no class-IL figure.
+        It needs the task of a test input, so it has no class-IL result. See `NeedsTask`.
     one_pass : bool
-        It sees every example once; epochs mean nothing to it.
+        It sees every sample once and ignores the number of epochs.
     outside_data : bool
-        It learns from unlabelled inputs of elsewhere besides, which `Learner.take_outside` hands to it.
+        It also learns from unlabelled inputs that are not part of the stream. See `TakesOutsideData`.
     """
 
     rehearsal_free: bool
@@ -50,10 +53,10 @@ class Traits:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a learner is made for: the shape of one input, the room for classes, its seed and its precision.
+    """What a learner is made for: the shape of one input, the maximal number of classes, seed and precision.
 
-    ``scaling`` has mean and spread of the inputs, in their own units, one of each a channel (a feature for vectors); without
-    it they come from the first task's training data. A map that does its own scaling, as that of ``exact``, takes no notice.
+    ``scaling`` holds mean and std of the inputs, one of each per channel (per feature for vectors). By default they come
+    from the first task's training data. A feature map with its own scaling, as that of ``exact``, ignores it.
     """
 
     input_shape: tuple[int, ...]
@@ -63,23 +66,17 @@ class Setting:
     scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def extended(self, capacity: int) -> Setting:
-        """Give the same setting with room for more classes.
-
-        Examples
-        --------
-        >>> Setting((2,), capacity=4, seed=0).extended(6).capacity
-        6
-        """
+        """Return the same setting with a larger capacity."""
         if capacity < self.capacity:
             raise ValueError(
-                f"capacity={capacity} is less than the {self.capacity} classes that there is room for, and a model does not "
-                f"shrink: give {self.capacity} or more."
+                f"capacity={capacity} is below the present capacity of {self.capacity} classes, and a model cannot shrink: "
+                f"give {self.capacity} or more."
             )
         return replace(self, capacity=capacity)
 
 
 class Learner(nn.Module, ABC):
-    """The contract that every method fulfils; `cldnet.checks.check_learner` tries all of it.
+    """Base class of all methods; `cldnet.estimator.checks.check_learner` checks the contract.
 
     Parameters
     ----------
@@ -88,52 +85,56 @@ class Learner(nn.Module, ABC):
 
     Notes
     -----
-    A method is made as ``Method(net, setting, config)``. It defines `observe` and `score`, and `start` and `finish` where
-    something happens at a task's ends. ``kinds`` names what the parts of the state are, for the footprint.
+    A method is made as ``Method(net, setting, config)``. It defines `observe` and `score`, and `start` and `finish` if
+    something happens before the first or after the last batch of a task. Class attributes describe it; a method declares
+    them in its own file, and one line in `cldnet.methods.METHODS` makes it known.
     """
 
     traits: ClassVar[Traits]
+    #: What each part of the state is (weights, exemplars, …), by its first name in `state_dict`, for the footprint.
     kinds: ClassVar[Mapping[str, str]] = {}
-    #: Name of a backbone, "auto" for the one that fits the inputs, "none" for a method that brings its own.
-    default_backbone: ClassVar[str] = "auto"
-    #: Whether the method works over a fixed feature map, instead of training its backbone.
-    takes_maps: ClassVar[bool] = False
-    #: Raised by whoever changes what the method learns, so that a bench runs it again.
-    version: ClassVar[int] = 1
-    #: Examples that a step should have at least.
-    min_batch: ClassVar[int] = 1
+    #: Whether the state is sums, which can be merged with others and from which samples can be subtracted.
+    keeps_sums: ClassVar[bool] = False
     config_class: ClassVar[type[Any]]
-    #: Which fields of the configuration are searched when settings are chosen, and where.
-    ranges: ClassVar[Mapping[str, Range]] = {}
-    #: Attributes that are there in the middle of a task only; see `cldnet.methods.running`.
-    running: ClassVar[tuple[str, ...]] = ()
-    #: Which fields of the configuration are built into the state, and cannot change once the learner is made.
+    #: Fields of the configuration that are built into the state and cannot change later.
     fixed: ClassVar[tuple[str, ...]] = ()
+    #: A backbone's name, "auto" for one that fits the inputs, "none" if the method has its own network.
+    default_backbone: ClassVar[str] = "auto"
+    #: Whether the method works on a fixed feature map instead of training its backbone.
+    takes_maps: ClassVar[bool] = False
+    #: Smallest batch size that makes sense.
+    min_batch: ClassVar[int] = 1
+    #: Attributes that exist during a task only; a checkpoint contains them, see `cldnet.methods.fit`.
+    running: ClassVar[tuple[str, ...]] = ()
+    #: Name in tables and figures, and one line for the list of methods.
+    title: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    #: Fields of the configuration that `cldnet tune` searches, with their ranges.
+    ranges: ClassVar[Mapping[str, Range]] = {}
+    #: Increase it when the method learns something else than before: benchmarks then run it again.
+    version: ClassVar[int] = 1
 
     counters: Tensor
     config: Any
-    #: What `take_outside` was given.
-    outside: Tensor | None
 
     def __init__(self, setting: Setting) -> None:
         super().__init__()
         self.setting = setting
-        self.outside = None
         scale = InputScale(setting.input_shape, setting.dtype)
         if setting.scaling is not None:
             scale.set(*setting.scaling)
-        self.scale: InputScale | AsTheyAre = scale
+        self.scale: InputScale | NoScaling = scale
         self.generator = generator(setting.seed)
         self.register_buffer("counters", torch.zeros(2, dtype=torch.int64))
 
     @property
     def tasks(self) -> int:
-        """Tasks learned so far."""
+        """Number of tasks learned."""
         return int(self.counters[0])
 
     @property
     def seen(self) -> int:
-        """Class rows seen so far."""
+        """Number of classes seen."""
         return int(self.counters[1])
 
     @property
@@ -141,66 +142,56 @@ class Learner(nn.Module, ABC):
         """The module that was handed to the method, if it uses one."""
         return None
 
-    def configure(self, options: Mapping[str, Any]) -> None:
-        """Change settings of the method between tasks; its state stays as it is."""
-        config = self.config_class(**options)
-        for name in self.fixed:
-            then, now = getattr(self.config, name), getattr(config, name)
-            if now != then:
-                raise ValueError(f"{name}={now!r} cannot follow {name}={then!r}: make a new model.")
-        self.config = config
-
     @property
     def class_width(self) -> int:
-        """Numbers that stand for one class (its vector, or its weights in the head)."""
+        """Numbers kept per class: the length of its vector, or of its weights in the head."""
         return 0
 
     @property
     def network_size(self) -> int:
-        """Numbers of the network without those that stand for classes."""
+        """Numbers of the network without those kept per class."""
         return count_weights(self)
 
-    def rehearse(self, task: TaskData) -> TaskData:
-        """Return the examples to train on when ``task`` arrives: the task itself, unless a method keeps others."""
-        return task
+    @property
+    def class_vectors(self) -> Tensor | None:
+        """The fixed vectors that embeddings are compared with (Eq. 7); None if the method has none."""
+        return None
 
-    def growth(self, task: TaskData) -> int:
-        """Bytes by which the state is declared to grow when ``task`` is learned."""
-        return 0
+    def bytes_by_kind(self) -> dict[str, int]:
+        """Bytes of everything that is kept, by kind."""
+        kinds = {"scale": "input scaling", "counters": "counters", "random": "random state", **self.kinds}
+        counted: Counter[str] = Counter()
+        for name, tensor in self.state_dict().items():
+            part = name.split(".")[0]
+            counted[kinds.get(part, part)] += tensor.numel() * tensor.element_size()
+        return dict(counted)
+
+    def configure(self, options: Mapping[str, Any]) -> None:
+        """Change the configuration between tasks; the state stays as it is."""
+        config = self.config_class(**options)
+        for name in self.fixed:
+            old, new = getattr(self.config, name), getattr(config, name)
+            if new != old:
+                raise ValueError(f"{name} cannot change from {old!r} to {new!r}: make a new model.")
+        self.config = config
 
     def extend(self, capacity: int) -> None:
-        """Make room for more classes between tasks; what was learned stays as it is, and so do all scores, bit for bit."""
+        """Raise the capacity between tasks. What was learned and all scores stay the same, bit for bit."""
         raise ValueError(
-            f"{type(self).__name__} has room for {self.setting.capacity} classes and cannot get more: make a new one with "
+            f"{type(self).__name__} cannot raise its capacity of {self.setting.capacity} classes: make a new model with "
             f"capacity={capacity}."
         )
 
-    def take_outside(self, x: Tensor) -> None:
-        """Take unlabelled inputs ``(n, …)`` from outside the stream, in its units, to learn from besides the tasks.
+    def rehearse(self, task: TaskData) -> TaskData:
+        """Return the samples to train on when ``task`` arrives: the task itself, unless a method keeps old samples."""
+        return task
 
-        Only a method with the trait ``outside_data`` has a use for them. They are no part of its state: hand them over again
-        to a learner that was loaded.
-        """
-        if not self.traits.outside_data:
-            raise ValueError(f"{type(self).__name__} has no use for data from outside the stream: leave them out.")
-        if not len(x) or tuple(x.shape[1:]) != self.setting.input_shape:
-            raise ValueError(
-                f"The data from outside have the shape {tuple(x.shape)}; expected one or more inputs of the stream's shape, "
-                f"(n, {', '.join(map(str, self.setting.input_shape))})."
-            )
-        self.outside = x
-
-    def check_outside(self) -> None:
-        """Refuse to learn without the inputs that `take_outside` should have been given."""
-        if self.traits.outside_data and self.outside is None:
-            raise ValueError(
-                f"{type(self).__name__} learns from unlabelled inputs of outside the stream besides: hand them over with "
-                "take_outside(x) before the first task, and again after loading."
-            )
+    def growth(self, task: TaskData) -> int:
+        """Bytes by which the state will grow when ``task`` is learned."""
+        return 0
 
     def begin_task(self, task: TaskData) -> None:
         """Prepare for a task. The first one fixes the scaling of inputs, unless the setting did."""
-        self.check_outside()
         for part in self.modules():
             if isinstance(part, FrozenNet):
                 part.load_published()
@@ -211,7 +202,7 @@ class Learner(nn.Module, ABC):
         self.start(task)
 
     def end_task(self, task: TaskData) -> None:
-        """Consolidate what was learned; nothing of the task's examples stays unless the method says so."""
+        """Consolidate what was learned. No sample of the task is kept unless the method's traits say so."""
         self.eval()
         self.finish(task)
         self.counters[0] += 1
@@ -228,7 +219,7 @@ class Learner(nn.Module, ABC):
 
     @abstractmethod
     def score(self, x: Tensor) -> Tensor:
-        """Score scaled inputs for the class rows, shape ``(n, at least seen)``; the largest wins."""
+        """Score scaled inputs for all classes, shape ``(n, at least seen)``; the largest score wins."""
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -237,33 +228,29 @@ class Learner(nn.Module, ABC):
 
     @torch.no_grad()
     def vectors(self, x: Tensor) -> Tensor:
-        """Vectors of inputs ``(n, …)`` in front of the answer, one row each, for whoever draws them; else the scores."""
+        """Representations of inputs ``(n, …)`` before the classifier, for plots. By default these are the scores."""
         return self.logits(x)
 
     def projector_sums(self) -> Mapping[str, Tensor]:
-        """Sums ``A`` of the projectors ``(I + A)⁻¹`` by layer, shape ``(groups, width, width)``; empty if it has none."""
+        """``A`` of the projectors ``(I + A)⁻¹`` by layer, shape ``(groups, width, width)``; empty without projectors."""
         return {}
 
-    def logits_in(self, x: Tensor, task: int) -> Tensor:
-        """Score inputs of a task that is told, by its number. Only a method that needs the task makes a difference."""
-        return self.logits(x)
-
     def resize_for(self, state: Mapping[str, Tensor]) -> None:
-        """Make room for a state that is about to be loaded; only methods whose tensors change shape need it."""
+        """Adapt tensors whose shapes change during learning to a state that is about to be loaded."""
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a state written by `state_dict`; into a fresh learner, for a wrong state may be taken over in part."""
+        """Load what `state_dict` returned. Use a fresh learner: a wrong state may be loaded in part."""
         self.resize_for(state)
         self.load_state_dict(dict(state), strict=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        # torch leaks memory whenever it copies or unpickles a generator itself, and every `partial_fit` copies its learner.
+        # torch leaks memory when it copies or unpickles a generator, and every `partial_fit` copies its learner.
         return {**self.__dict__, "generator": self.generator.get_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        source = state["generator"]  # a generator itself in pickles of older versions
-        drawn = source.get_state() if isinstance(source, torch.Generator) else source
-        state = {**state, "generator": torch.Generator().set_state(drawn)}
+        source = state["generator"]  # pickles of older versions contain a generator
+        rng_state = source.get_state() if isinstance(source, torch.Generator) else source
+        state = {**state, "generator": torch.Generator().set_state(rng_state)}
         super().__setstate__(state)  # type: ignore[no-untyped-call]
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -279,13 +266,39 @@ class Learner(nn.Module, ABC):
 
 @runtime_checkable
 class Represents(Protocol):
-    """A learner that sees inputs through a map that never changes once the first task has begun.
-
-    What it makes of an input can be kept by whoever scores that input again and again, as an evaluation does.
-    """
+    """A learner whose feature map does not change after the first task, so that mapped inputs can be cached."""
 
     def represent(self, x: Tensor) -> Tensor:
-        """Map inputs ``(n, …)`` to what the learner sees of them, one row each."""
+        """Map inputs ``(n, …)`` to features, one row per sample."""
 
     def score_represented(self, h: Tensor) -> Tensor:
-        """Score what `represent` gave, over the classes seen."""
+        """Score features over the classes seen."""
+
+
+@runtime_checkable
+class NeedsTask(Protocol):
+    """A learner with the trait ``needs_task_id``: it can only score inputs whose task is known."""
+
+    def logits_in(self, x: Tensor, task: int) -> Tensor:
+        """Score inputs of the task with this number over the classes seen."""
+
+
+@runtime_checkable
+class TakesOutsideData(Protocol):
+    """A learner with the trait ``outside_data``: it also learns from unlabelled inputs."""
+
+    def take_outside(self, x: Tensor) -> None:
+        """Take unlabelled inputs ``(n, …)``. They are not part of the state: pass them again after loading."""
+
+
+def predict_logits(learner: Learner, x: Tensor, batch_size: int | None = None, task: int | None = None) -> Tensor:
+    """Score inputs over the classes seen, in batches. A learner that needs the task of the inputs gets its number."""
+    parts = portions(x) if batch_size is None else x.split(batch_size)
+    if task is not None and isinstance(learner, NeedsTask):
+        return torch.cat([learner.logits_in(part, task) for part in parts])
+    return torch.cat([learner.logits(part) for part in parts])
+
+
+def portions(x: Tensor) -> tuple[Tensor, ...]:
+    """Split inputs into batches for scoring: 1,024 samples, fewer if they are large, to bound the memory."""
+    return tuple(x.split(max(1, min(1024, _NUMBERS // max(1, x[:1].numel())))))

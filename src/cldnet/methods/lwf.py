@@ -1,4 +1,4 @@
-"""LwF, learning without forgetting (Li & Hoiem, ECCV 2016), for classes without tasks: the last net is the teacher.
+"""LwF, learning without forgetting, for class-IL: the net as it was before the task is the teacher.
 
 ``L + λ T² KL(softmax(f*(x)/T) ‖ softmax(f(x)/T))`` on the new task's inputs, over the logits of the classes that the teacher
 ``f*`` knew. (Li & Hoiem write it as a cross-entropy without the T²: the same gradient for ``λ / T²``.)
@@ -7,58 +7,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
-from cldnet.methods.gradient import GradientConfig, GradientLearner, weighted_mean
+from cldnet.methods.config import FINITE_NOT_NEGATIVE, FINITE_POSITIVE, LEARNING_RATES, LogUniform
+from cldnet.methods.gradient import GradientConfig, GradientLearner, NamedTensors, weighted_mean
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
-from cldnet.methods.parts.distillation import distillation
-from cldnet.methods.parts.tensors import NamedTensors
-from cldnet.methods.ranges import LEARNING_RATES, LogUniform
 
-__all__ = ["LwF", "LwFConfig"]
+
+def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """``T² KL(softmax(teacher/T) ‖ softmax(logits/T))``, one number per sample; zero where both are the same.
+
+    The factor T² keeps the gradient's size independent of the temperature (Hinton et al. 2015).
+    """
+    student, wanted = F.log_softmax(logits / temperature, 1), F.log_softmax(teacher / temperature, 1)
+    return temperature**2 * F.kl_div(student, wanted, reduction="none", log_target=True).sum(1)
 
 
 @dataclass(frozen=True)
 class LwFConfig(GradientConfig):
-    """Settings of learning without forgetting.
+    """Settings of learning without forgetting."""
 
-    Attributes
-    ----------
-    strength : float
-        λ, the weight of the distillation.
-    temperature : float
-        T, of teacher and net.
-    """
+    strength: float = 1.0  # λ, the weight of the distillation
+    temperature: float = 2.0  # T, of teacher and net
 
-    strength: float = 1.0
-    temperature: float = 2.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.strength >= 0 and isfinite(self.strength)):
-            raise ValueError(f"strength={self.strength} should be a finite number that is not negative.")
-        if not (self.temperature > 0 and isfinite(self.temperature)):
-            raise ValueError(f"temperature={self.temperature} should be a positive number.")
+    limits: ClassVar = {"strength": FINITE_NOT_NEGATIVE, "temperature": FINITE_POSITIVE}
 
 
 class LwF(GradientLearner):
-    """Fine-tuning while the answers for old classes stay near those of the net as it was before the task.
+    """Fine-tuning while the outputs for old classes stay near those of the net before the task.
 
-    Examples
-    --------
-    >>> from cldnet.methods import build_learner
-    >>> from cldnet.methods.learner import Setting
-    >>> build_learner("lwf", Setting((4,), capacity=2, seed=0), {"strength": 3.0}).config.temperature
-    2.0
+    References
+    ----------
+    Z. Li, D. Hoiem, "Learning without Forgetting", ECCV 2016. https://arxiv.org/abs/1606.09282
     """
 
+    title = "LwF"
+    summary = "learning without forgetting: distillation from the last net (ECCV 2016)"
     traits = Traits(rehearsal_free=True, constant_size=True)
-    kinds: ClassVar = {"net": "weights", "head": "weights", "teacher": "teacher", "taught": "teacher"}
+    kinds: ClassVar = {**GradientLearner.kinds, "teacher": "teacher", "taught": "teacher"}
     config_class = LwFConfig
     ranges: ClassVar = {"lr": LEARNING_RATES, "strength": LogUniform(0.1, 100.0)}
     config: LwFConfig
@@ -68,7 +59,7 @@ class LwF(GradientLearner):
     def __init__(self, net: nn.Module, setting: Setting, config: LwFConfig) -> None:
         super().__init__(net, setting, config)
         self.teacher = NamedTensors(self._trained)  # f*, there from the start so that the size is constant
-        self.register_buffer("taught", torch.zeros((), dtype=torch.int64))  # class rows that the teacher knows
+        self.register_buffer("taught", torch.zeros((), dtype=torch.int64))  # number of classes that the teacher knows
 
     @property
     def _trained(self) -> dict[str, Tensor]:
@@ -80,26 +71,26 @@ class LwF(GradientLearner):
         known = int(self.taught)
         x = self.scale(batch.x)
         logits = self.score(x)[:, : self.seen]
-        losses = nn.functional.cross_entropy(logits, batch.y, reduction="none")
+        losses = F.cross_entropy(logits, batch.y, reduction="none")
         if known > 0:
-            far = distillation(logits[:, :known], self.teach(x)[:, :known], self.config.temperature)
-            losses = losses + self.config.strength * far
+            distance = distillation(logits[:, :known], self.teach(x)[:, :known], self.config.temperature)
+            losses = losses + self.config.strength * distance
         return weighted_mean(losses, batch.weight)
 
     @torch.no_grad()
     def teach(self, x: Tensor) -> Tensor:
-        """Logits of the teacher for scaled inputs, as in evaluation: no dropout, no running statistics touched."""
+        """Logits of the teacher for scaled inputs in evaluation mode."""
         self.eval()
         logits: Tensor = functional_call(self, dict(self.teacher.items()), (x,), tie_weights=False)
         self.train()
         return logits
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of scaled inputs, for the teacher's weights in place of the learner's own."""
+        """Logits of scaled inputs; `teach` calls it with the teacher's weights."""
         return self.score(x)
 
     def finish(self, task: TaskData) -> None:
-        """Let the net as it is now teach the next tasks."""
+        """Make the present net the teacher of the next task."""
         super().finish(task)
         for name, tensor in self._trained.items():
             self.teacher[name].copy_(tensor)

@@ -1,7 +1,8 @@
-"""What methods over a fixed feature map share: the map, and sums over its features, gathered in one pass.
+"""Methods over a fixed feature map: the map, and sums over its features that are gathered in one pass.
 
-The state is ``G = Σ hhᵀ``, one feature sum ``Σ h`` and one weight ``n_c`` a class. With a map that gives whole numbers up to
-127, as all of ours do, these sums are exact to the last bit, in whatever order and batches the examples came.
+The state is the gram matrix ``G = Σ hhᵀ`` and, per class, a feature sum ``Σ h`` and a weight ``n_c``. With a map that gives
+integers up to 127, as all of ours do, these sums are exact to the last bit, for any order and batches of the samples: 1,024
+products of two 7-bit integers fit float32, and float64 adds integers without error up to 2⁵³.
 """
 
 from __future__ import annotations
@@ -9,38 +10,262 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from cldnet.device import run_in_threads
+from cldnet.math import ridge, symmetric
+from cldnet.math.leave_one_out import RidgeSolution
 from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
-from cldnet.methods.parts.moments import SecondMoments, moments_for
 from cldnet.nets import FeatureMap, RandomReLU, out_features
-from cldnet.nets.features import RandomProjection
-from cldnet.nets.scale import AsTheyAre
+from cldnet.nets.features import NoScaling, RandomProjection
 
-__all__ = ["BLOCK", "MappedLearner"]
-
-#: Rows whose products are added up in the features' own type before float64 takes over.
+#: Samples whose products are added up in the features' own type before float64 takes over.
 BLOCK = 1024
-#: What the weights of a model should add up to, in rows and as a share of its rows: below that, estimates begin to fail.
+#: Relative error of sums of weights that are not integers, from the order in which they were added.
+ROUNDING = 1e-9
+#: Smallest sum of a model's weights, in samples and as a share of its samples: below, estimates become unreliable.
 _LEAST_WEIGHT = 2.0
 _LEAST_SHARE = 0.25
 _log = logging.getLogger("cldnet")
 
 
-class MappedLearner(Learner, ABC):
-    """A learner that sums up features of a fixed map, and answers by what it solves from the sums.
+class SecondMoments(nn.Module, ABC):
+    """The gram matrix ``G = Σ w hhᵀ`` over samples, or an approximation, and the ridge solution.
 
-    Parameters
-    ----------
-    net : FeatureMap or nn.Module
-        The map, which takes inputs as they are; any other module is frozen, takes scaled inputs as a trained one would,
-        and is expanded by random ReLU features.
-    setting : Setting
-    gram : "full", "diagonal" or int
-        What is kept of ``G``, as for `cldnet.methods.parts.moments.moments_for`.
+    ``width`` is the length ``m`` of a feature vector.
+    """
+
+    #: Whether what was added can be subtracted again, exactly.
+    invertible: ClassVar[bool] = True
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    @abstractmethod
+    def add(self, h: Tensor, weight: Tensor | None = None) -> None:
+        """Add the products of features ``(n, m)``, made in their own type, or in float64 if there are weights ``(n,)``."""
+
+    @abstractmethod
+    def merge(self, other: Self, sign: float = 1.0) -> None:
+        """Add another one of the same kind and shape; with ``sign=-1.0`` subtract it."""
+
+    @abstractmethod
+    def solve(self, moments: Tensor, class_weights: Tensor, rows: float, alpha: float | None) -> RidgeSolution:
+        """Solve for the given α, or for the one that generalised cross-validation chooses, as `cldnet.math.ridge` does."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """The diagonal of ``G``, as far as it is known."""
+
+    def least_diagonal(self) -> float:
+        """The smallest diagonal element; below zero (beyond rounding) only if unknown samples were subtracted."""
+        diagonal = self.diagonal()
+        least = float(diagonal.min())
+        return least if least < -ROUNDING * float(diagonal.max()) else max(least, 0.0)
+
+    def has_scatter(self, class_sums: Tensor, class_weights: Tensor, rounding: float) -> bool:
+        """Whether samples with these class sums can have this ``G``, judged by its diagonal.
+
+        Then the scatter within classes, ``G − Σ_c s_c s_cᵀ / n_c``, is positive semi-definite, up to ``rounding``.
+        """
+        return bool((self.diagonal() - (class_sums.square() / class_weights[:, None]).sum(0) >= -rounding).all())
+
+    @property
+    def energy(self) -> float:
+        """The trace of ``G``: ``Σ w‖h‖²``."""
+        return float(self.diagonal().sum())
+
+    @property
+    def loss(self) -> float:
+        """Largest difference of ``vᵀGv`` from its approximation, for any unit vector ``v``: 0 for the full ``G``."""
+        return 0.0
+
+
+class FullMoments(SecondMoments):
+    """The full ``G``, stored as its upper triangle."""
+
+    packed: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_buffer("packed", torch.zeros(symmetric.packed_length(width), dtype=torch.float64))
+
+    def add(self, h: Tensor, weight: Tensor | None = None) -> None:
+        """Add the upper triangle of the products, tile by tile, in several threads."""
+        right = h if weight is None else h.double()
+        left = h if weight is None else right * weight.double()[:, None]
+        tiles = symmetric.tiles(self.packed, self.width)
+
+        def work(piece: range) -> None:
+            with torch.no_grad():  # a thread does not inherit the caller's mode
+                for number in piece:
+                    symmetric.add_to_tile_(tiles[number], left, right)
+
+        run_in_threads(work, len(tiles), 1)
+
+    def merge(self, other: Self, sign: float = 1.0) -> None:
+        self.packed.add_(other.packed, alpha=sign)
+
+    def solve(self, moments: Tensor, class_weights: Tensor, rows: float, alpha: float | None) -> RidgeSolution:
+        return ridge.ridge(self.dense(), moments, class_weights, rows, alpha)
+
+    def dense(self) -> Tensor:
+        """``G`` as a new matrix."""
+        return symmetric.unpack(self.packed, self.width)
+
+    def diagonal(self) -> Tensor:
+        return symmetric.diagonal(self.packed, self.width)
+
+    def has_scatter(self, class_sums: Tensor, class_weights: Tensor, rounding: float) -> bool:
+        """Whether samples with these class sums can have this ``G``: by a Cholesky factorisation of their scatter."""
+        scatter = self.dense().addmm_(class_sums.mT / class_weights, class_sums, alpha=-1.0)
+        scatter.diagonal().add_(rounding)
+        return not bool(torch.linalg.cholesky_ex(scatter).info)
+
+
+class DiagonalMoments(SecondMoments):
+    """The diagonal of ``G``: ``m`` numbers. Features are assumed to be independent within a class."""
+
+    squares: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
+
+    def add(self, h: Tensor, weight: Tensor | None = None) -> None:
+        squares = h.double().square()
+        self.squares += squares.sum(0) if weight is None else weight.double() @ squares
+
+    def merge(self, other: Self, sign: float = 1.0) -> None:
+        self.squares.add_(other.squares, alpha=sign)
+
+    def solve(self, moments: Tensor, class_weights: Tensor, rows: float, alpha: float | None) -> RidgeSolution:
+        return ridge.diagonal_ridge(self.squares, moments, class_weights, rows, alpha)
+
+    def diagonal(self) -> Tensor:
+        return self.squares.clone()
+
+    @property
+    def loss(self) -> float:
+        """A bound of ``‖G − diag G‖`` (Frobenius): ``√((tr G)² − Σ G_jj²)``. With the class sums `solve` does better."""
+        return float((self.squares.sum().square() - self.squares.square().sum()).clamp_min(0).sqrt())
+
+
+class SketchedMoments(SecondMoments):
+    """A Frequent Directions sketch of ``G`` with ``rank`` rows, and the most that any direction has lost.
+
+    It takes less memory than ``G`` for a rank below half the width. It can be merged, but not subtracted from, and it
+    depends on the order of the samples as far as it loses anything.
+    """
+
+    invertible = False
+    directions: Tensor
+    shrinkage: Tensor
+    trace: Tensor
+
+    def __init__(self, width: int, rank: int) -> None:
+        super().__init__(width)
+        self.register_buffer("directions", torch.zeros(min(rank, width), width, dtype=torch.float64))
+        self.register_buffer("shrinkage", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("trace", torch.zeros((), dtype=torch.float64))
+
+    def add(self, h: Tensor, weight: Tensor | None = None) -> None:
+        """Append rows to the sketch and shrink it to its size."""
+        rows = h.double() if weight is None else h.double() * weight.double().sqrt()[:, None]
+        self.trace += rows.square().sum()
+        self._extend(rows)
+
+    def merge(self, other: Self, sign: float = 1.0) -> None:
+        """Append another sketch; the losses of both add up."""
+        if sign != 1.0:
+            raise ValueError("Nothing can be subtracted from a sketch. Use gram='full' to forget.")
+        self.trace += other.trace
+        self.shrinkage += other.shrinkage
+        self._extend(other.directions)
+
+    def _extend(self, rows: Tensor) -> None:
+        directions, shrinkage = ridge.shrink(torch.cat([self.directions, rows]), len(self.directions))
+        self.directions.copy_(directions)
+        self.shrinkage += shrinkage
+
+    def solve(self, moments: Tensor, class_weights: Tensor, rows: float, alpha: float | None) -> RidgeSolution:
+        return ridge.sketched_ridge(self.directions, self.loss, moments, class_weights, rows, alpha, energy=self.energy)
+
+    def diagonal(self) -> Tensor:
+        return self.directions.square().sum(0) + self.shrinkage / 2
+
+    @property
+    def energy(self) -> float:
+        return float(self.trace)
+
+    @property
+    def loss(self) -> float:
+        """``Δ``: the most that a direction has lost, ``0 ⪯ G − BᵀB ⪯ ΔI``."""
+        return float(self.shrinkage)
+
+
+def check_gram(gram: object) -> None:
+    """Raise an error if ``gram`` is neither a kind of second moments nor the rank of a sketch."""
+    rank = isinstance(gram, int) and not isinstance(gram, bool) and gram > 0
+    if gram not in ("full", "diagonal") and not rank:
+        raise ValueError(f"gram={gram!r} should be 'full', 'diagonal', or the number of rows of a sketch, 1 or more.")
+
+
+def moments_for(gram: str | int, width: int) -> SecondMoments:
+    """Make empty second moments: full, diagonal, or a sketch with a given number of rows."""
+    check_gram(gram)
+    if isinstance(gram, int):
+        return SketchedMoments(width, gram)
+    return FullMoments(width) if gram == "full" else DiagonalMoments(width)
+
+
+def moments_from(gram: str | int, width: int, tensors: Mapping[str, Tensor], prefix: str = "") -> SecondMoments:
+    """Make second moments of the tensors with this prefix, without copying them: they may have a gigabyte."""
+    with torch.device("meta"):
+        second = moments_for(gram, width)
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    second.load_state_dict(own, strict=True, assign=True)
+    return second
+
+
+def check_addable(own: Mapping[str, Tensor], other: Mapping[str, Tensor], classes: Tensor, capacity: int) -> None:
+    """Raise an error if sums have different shapes, or if class indices are out of range or not distinct."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    for name in ("class_sums", "class_weights"):
+        shapes[name] = (len(classes), *shapes[name][1:])
+    found = {name: tuple(tensor.shape) for name, tensor in other.items()}
+    wrong = sorted(name for name in {*shapes, *found} if shapes.get(name) != found.get(name))
+    if wrong:
+        raise ValueError(
+            f"The sums have other shapes than this model's ({', '.join(wrong)}): use the same map and the same `gram`."
+        )
+    indices = classes.tolist()
+    if any(not 0 <= index < capacity for index in indices) or len({*indices}) < len(indices):
+        raise ValueError(
+            f"Class indices should be distinct and from 0 to {capacity - 1}, not {indices}. Correct them, or raise the "
+            "capacity."
+        )
+
+
+def upgraded(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Convert a state of before ``G`` was packed to today's form; others stay as they are.
+
+    Such a state does not say which classes the map was fitted on, so it may have been all of them.
+    """
+    if "gram" not in state:
+        return dict(state)
+    others = {name: tensor for name, tensor in state.items() if name != "gram"}
+    return {**others, "second.packed": symmetric.pack(state["gram"]), "first_classes": state["counters"][1].clone()}
+
+
+class MappedLearner(Learner, ABC):
+    """A learner that sums up features of a fixed map, and predicts by what it solves from the sums.
+
+    The map takes inputs as they are. Any other module is frozen, takes scaled inputs, and is followed by random ReLU features.
     """
 
     traits = Traits(rehearsal_free=True, constant_size=True, one_pass=True)
@@ -56,37 +281,35 @@ class MappedLearner(Learner, ABC):
         super().__init__(setting)
         if isinstance(net, FeatureMap):
             self.features: FeatureMap = net
-            self.scale = AsTheyAre()
+            self.scale = NoScaling()
         else:
             self.features = RandomReLU((out_features(net, setting.input_shape),), seed=setting.seed, net=net)
         width = self.features.out_features
         self.second: SecondMoments = moments_for(gram, width)
         self.register_buffer("class_sums", torch.zeros(setting.capacity, width, dtype=torch.float64))
         self.register_buffer("class_weights", torch.zeros(setting.capacity, dtype=torch.float64))
-        #: What was solved from the sums, until they change. It follows from them, so it is no part of the state.
+        #: Cache of what was solved from the sums; it is not part of the state.
         self._solved: Any = None
 
     @property
     def backbone(self) -> nn.Module:
-        """The map that was handed in, or the frozen module in front of the random features."""
+        """The map, or the frozen module in front of the random features."""
         net = self.features.net if isinstance(self.features, RandomProjection) else None
         return self.features if net is None else net
 
     @property
     def class_width(self) -> int:
-        """Length of a class's feature sum."""
         return self.features.out_features
 
     @property
     def network_size(self) -> int:
-        """Numbers of the fixed map."""
         return sum(tensor.numel() for tensor in self.features.state_dict().values())
 
     def begin_task(self, task: TaskData) -> None:
-        """Refuse a first task that is too small to fit the map on."""
+        """Raise an error if the first task is too small to fit the map."""
         if not self.features.fitted and len(task) < self.features.min_rows:
             raise ValueError(
-                f"The first call needs at least {self.features.min_rows} rows, {self.features.why_rows}, and got "
+                f"The first call needs at least {self.features.min_rows} samples, {self.features.why_rows}, and got "
                 f"{len(task)} (n_samples={len(task)}). Collect some more, for example with `with clf.session():`."
             )
         if task.weight is not None:
@@ -94,25 +317,25 @@ class MappedLearner(Learner, ABC):
         super().begin_task(task)
 
     def _check_weights(self, weight: Tensor) -> None:
-        """Warn of weights that add up to few rows: what a class looks like is estimated as if from that many rows."""
-        rows, total = int((weight > 0).sum()), float(self.class_weights.sum() + weight.sum())
-        if total < max(_LEAST_SHARE * rows, min(rows, _LEAST_WEIGHT)):
+        """Warn if the weights add up to few samples: classes are estimated as if from that many samples."""
+        samples, total = int((weight > 0).sum()), float(self.class_weights.sum() + weight.sum())
+        if total < max(_LEAST_SHARE * samples, min(samples, _LEAST_WEIGHT)):
             _log.warning(
-                "The weights add up to %.3g for %d rows. A weight counts as that many rows, so the model may answer no better "
-                "than by chance: give sample_weight / sample_weight.mean().",
+                "The weights of %d samples add up to %.3g. A sample counts by its weight, so predictions may be no better "
+                "than random: use sample_weight / sample_weight.mean().",
+                samples,
                 total,
-                rows,
             )
 
     def start(self, task: TaskData) -> None:
-        """Fit the map on the first task if nobody has fitted it before."""
-        self._solved = None  # there may be classes more
+        """Fit the map on the first task if it is not fitted yet."""
+        self._solved = None  # there may be new classes
         if not self.features.fitted:
-            as_they_are = isinstance(self.scale, AsTheyAre)  # fitting only reads: no copy of what may have gigabytes
+            as_they_are = isinstance(self.scale, NoScaling)  # fitting only reads: avoid a copy of gigabytes
             self.features.fit(task.x if as_they_are else self.scale(task.x), task.weight)
 
     def extend(self, capacity: int) -> None:
-        """Give the classes to come sums and weights of zero."""
+        """Give future classes sums and weights of zero."""
         setting = self.setting.extended(capacity)
         more = capacity - self.setting.capacity
         self.class_sums = torch.cat([self.class_sums, self.class_sums.new_zeros(more, self.class_width)])
@@ -121,19 +344,15 @@ class MappedLearner(Learner, ABC):
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Tensor:
-        """Add a batch to the sums."""
         self._solved = None
         for first in range(0, len(batch.x), BLOCK):
             part = slice(first, first + BLOCK)
-            self.add(
-                self.features(self.scale(batch.x[part])),
-                batch.y[part],
-                None if batch.weight is None else batch.weight[part].double(),
-            )
+            h = self.features(self.scale(batch.x[part]))
+            self.add(h, batch.y[part], None if batch.weight is None else batch.weight[part].double())
         return self.class_weights.new_zeros(())
 
     def add(self, h: Tensor, y: Tensor, weight: Tensor | None) -> None:
-        """Add features of a block of rows to the sums: in their own type, or in float64 if there are weights."""
+        """Add features of a block of samples to the sums: in their own type, or in float64 if there are weights."""
         h = h if weight is None else h.double()
         each = self.class_weights.new_ones(len(y)) if weight is None else weight
         self.second.add(h, weight)
@@ -144,7 +363,7 @@ class MappedLearner(Learner, ABC):
 
     @torch.no_grad()
     def represent(self, x: Tensor) -> Tensor:
-        """Features of inputs, in int8 where they are whole numbers: what may be kept to score them again and again."""
+        """Features of inputs, in int8 if they are integers; they can be cached."""
         blocks = (self.features(self.scale(block)) for block in x.split(BLOCK))
         return torch.cat([h.char() if bool((h.char() == h).all()) else h for h in blocks])
 
@@ -153,19 +372,16 @@ class MappedLearner(Learner, ABC):
         """Scores of features over the classes seen."""
 
     def score(self, x: Tensor) -> Tensor:
-        """Scores of scaled inputs over the classes seen."""
-        return self.score_represented(self.features.asked(x))
+        return self.score_represented(self.features.predict_features(x))
 
     def configure(self, options: Mapping[str, Any]) -> None:
-        """Change settings between tasks; the sums stay, and what is solved from them may be another."""
         super().configure(options)
         self._solved = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy or a pickle should not grow, by what was solved, with the number of classes.
+        # Copies and pickles should not contain the cache, which grows with the number of classes.
         return {**super().__getstate__(), "_solved": None}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a state, and let go of what was solved from the old one."""
         super().load_state(state)
         self._solved = None

@@ -1,7 +1,7 @@
-"""MAS, memory aware synapses (Aljundi et al., ECCV 2018): a weight matters by how much the outputs depend on it.
+"""MAS, memory aware synapses: a weight is important if the outputs depend on it.
 
-``Ω_i = mean over samples of |∂ ‖f(x)‖₂² / ∂θ_i|``, the squared norm of the logits over the classes seen, one gradient a sample;
-no labels are needed. It adds up over tasks. The next ones minimise ``L + λ Σ_i Ω_i (θ_i − θ*_i)²``.
+``Ω_i = mean over samples of |∂ ‖f(x)‖₂² / ∂θ_i|``, the squared norm of the logits over the classes seen, one gradient per
+sample; no labels are needed. It adds up over tasks. The next ones minimise ``L + λ Σ_i Ω_i (θ_i − θ*_i)²``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from cldnet.methods.learner import TaskData, Traits
-from cldnet.methods.parts.per_sample import PerSample, mean_powers
+from cldnet.methods.config import LEARNING_RATES, LogUniform
+from cldnet.methods.gradient import GradientLearner
+from cldnet.methods.learner import TaskData
+from cldnet.methods.parts.importance import PerSample, mean_powers
 from cldnet.methods.quadratic import QuadraticConfig, QuadraticLearner
-from cldnet.methods.ranges import LEARNING_RATES, LogUniform
-
-__all__ = ["MAS", "MASConfig"]
 
 
 @dataclass(frozen=True)
@@ -29,33 +26,25 @@ class MASConfig(QuadraticConfig):
 class MAS(QuadraticLearner):
     """Memory aware synapses, with the squared norm of the paper (some toolboxes take the norm itself).
 
-    Examples
-    --------
-    >>> from cldnet.methods import build_learner
-    >>> from cldnet.methods.learner import Setting
-    >>> build_learner("mas", Setting((4,), capacity=2, seed=0)).config.strength
-    1.0
+    References
+    ----------
+    R. Aljundi et al., "Memory Aware Synapses: Learning what (not) to forget", ECCV 2018. https://arxiv.org/abs/1711.09601
     """
 
-    traits = Traits(rehearsal_free=True, constant_size=True)
-    kinds: ClassVar = {"net": "weights", "head": "weights", "penalty": "importance"}
+    title = "MAS"
+    summary = "memory aware synapses: importance by sensitivity (ECCV 2018)"
+    kinds: ClassVar = {**GradientLearner.kinds, "penalty": "importance"}
     config_class = MASConfig
     ranges: ClassVar = {"lr": LEARNING_RATES, "strength": LogUniform(0.001, 1e4)}
     config: MASConfig
-    doubled = 2.0  # λ Σ Ω (θ − θ*)², without a half
+    factor = 2.0  # λ Σ Ω (θ − θ*)², without a half
 
     def finish(self, task: TaskData) -> None:
-        """Add how sensitive the outputs are to each weight, and move the anchor here."""
+        """Add the sensitivity of the outputs to each weight, and move the anchor to the present weights."""
         super().finish(task)
-        magnitudes = PerSample(self, self.setting.input_shape, _squared_norms, power=1)
-        new = mean_powers(magnitudes, self.scaled(task), _no_targets)  # Ω of this task
+        magnitudes = PerSample(self, self.setting.input_shape, lambda outputs, _: outputs.square().sum(1), power=1)
+        new = mean_powers(
+            magnitudes, self.scaled(task), lambda outputs: outputs[:, 0]
+        )  # Ω of this task; targets are unused
         old = self.penalty.importance
         self.penalty.replace({name: old[name] + new[name] for name in new}, self.weights)
-
-
-def _squared_norms(outputs: Tensor, targets: Tensor) -> Tensor:
-    return outputs.square().sum(1)
-
-
-def _no_targets(outputs: Tensor) -> Tensor:
-    return outputs.new_zeros(len(outputs))

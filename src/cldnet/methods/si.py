@@ -1,4 +1,4 @@
-"""SI, synaptic intelligence (Zenke et al., ICML 2017): a weight matters by how much its way brought the loss down.
+"""SI, synaptic intelligence: a weight is important if its changes brought the loss down.
 
 While a task is learned, ``ω_i ← ω_i − g_i Δθ_i`` with the data loss's gradient ``g`` and each step ``Δθ``: the sum of ``ω``
 over all weights is the decrease of the loss, for small steps. At its end ``Ω_i ← Ω_i + ω_i / ((θ_i − θ_i(start))² + ξ)``.
@@ -12,67 +12,55 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from cldnet.methods.learner import Batch, Setting, TaskData, Traits
-from cldnet.methods.parts.tensors import NamedTensors
+from cldnet.methods.config import LEARNING_RATES, POSITIVE, LogUniform
+from cldnet.methods.gradient import GradientLearner, NamedTensors
+from cldnet.methods.learner import Batch, Setting, TaskData
 from cldnet.methods.quadratic import QuadraticConfig, QuadraticLearner
-from cldnet.methods.ranges import LEARNING_RATES, LogUniform
-
-__all__ = ["SI", "SIConfig"]
 
 
 @dataclass(frozen=True)
 class SIConfig(QuadraticConfig):
-    """Settings of SI; ``strength`` is the paper's c.
-
-    Attributes
-    ----------
-    damping : float
-        ξ, which bounds the importance of a weight that hardly moved.
-    """
+    """Settings of SI; ``strength`` is the paper's c."""
 
     strength: float = 1.0
-    damping: float = 0.1
+    damping: float = 0.1  # ξ, which bounds the importance of a weight that hardly moved
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.damping > 0:
-            raise ValueError(f"damping={self.damping} should be a positive number.")
+    limits: ClassVar = {"damping": POSITIVE}
 
 
 class SI(QuadraticLearner):
-    """Synaptic intelligence: importance is gathered on the way, from the gradients that are there anyhow.
+    """Synaptic intelligence: importance is gathered during training, from the gradients of the steps.
 
-    Examples
-    --------
-    >>> from cldnet.methods import build_learner
-    >>> from cldnet.methods.learner import Setting
-    >>> build_learner("si", Setting((4,), capacity=2, seed=0), {"damping": 0.5}).config.damping
-    0.5
+    References
+    ----------
+    F. Zenke, B. Poole, S. Ganguli, "Continual Learning Through Synaptic Intelligence", ICML 2017.
+    https://arxiv.org/abs/1703.04200
     """
 
-    traits = Traits(rehearsal_free=True, constant_size=True)
-    kinds: ClassVar = {"net": "weights", "head": "weights", "penalty": "importance", "path": "importance"}
+    title = "SI"
+    summary = "synaptic intelligence: importance by path integral (ICML 2017)"
+    kinds: ClassVar = {**GradientLearner.kinds, "penalty": "importance", "path": "importance"}
     config_class = SIConfig
     ranges: ClassVar = {"lr": LEARNING_RATES, "strength": LogUniform(0.01, 1e6), "damping": LogUniform(0.001, 1.0)}
     config: SIConfig
-    doubled = 2.0  # c Σ Ω (θ − θ*)², without a half
+    factor = 2.0  # c Σ Ω (θ − θ*)², without a half
 
     def __init__(self, net: nn.Module, setting: Setting, config: SIConfig) -> None:
         super().__init__(net, setting, config)
         self.path = NamedTensors(self.weights)  # ω
 
     def start(self, task: TaskData) -> None:
-        """Set out from the weights as they are, which are also those at the last task's end."""
+        """Anchor at the present weights, which are those at the end of the last task, and reset ``ω``."""
         super().start(task)
         self.penalty.replace(dict(self.penalty.importance.items()), self.weights)
         for _, path in self.path.items():
             path.zero_()
 
     def observe(self, batch: Batch) -> Tensor:
-        """Take a step and add what it did to the data's loss, weight by weight.
+        """Take a step and add its effect on the data's loss to ``ω``.
 
-        Only the data's loss has a gradient here, as it should: the penalty moves weights without one. (A gradient above
-        ``clip`` counts as it was followed, clipped.)
+        Only the data's loss has a gradient: the penalty moves weights without one. (A gradient above ``clip`` counts as
+        clipped, as it was followed.)
         """
         before = {name: weight.clone() for name, weight in self.weights.items()}
         loss = super().observe(batch)
@@ -83,12 +71,11 @@ class SI(QuadraticLearner):
         return loss
 
     def finish(self, task: TaskData) -> None:
-        """Turn the way into importance, ``Ω ← Ω + ω / ((Δθ)² + ξ)``, and move the anchor here."""
+        """Compute the importance, ``Ω ← Ω + ω / ((Δθ)² + ξ)``, and move the anchor to the present weights."""
         super().finish(task)
         importance = {}
         for name, weight in self.weights.items():
             distance = weight - self.penalty.anchor[name]
             omega = self.penalty.importance[name] + self.path[name] / (distance.square() + self.config.damping)
-            # A weight whose way brought the loss up has a negative ω, which would push it away from its anchor.
-            importance[name] = omega.clamp_min(0.0)
+            importance[name] = omega.clamp_min(0.0)  # a negative ω would push a weight away from its anchor
         self.penalty.replace(importance, self.weights)

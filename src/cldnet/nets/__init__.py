@@ -1,4 +1,4 @@
-"""Things that map inputs to vectors, and tell which of their layers can be projected."""
+"""Backbones: nets that learn, fixed feature maps and frozen pretrained nets, by name or from a description in a file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ import torch
 from torch import nn
 
 from cldnet.device import generator
-from cldnet.names import nearest_names
-from cldnet.nets.bodies import EFFICIENT
-from cldnet.nets.cnn import CNN
-from cldnet.nets.described import Described
-from cldnet.nets.expanded import Expanded, ExpandedNet
-from cldnet.nets.features import FeatureMap, RandomReLU
+from cldnet.nets.features import Described, FeatureMap, RandomFourier, RandomReLU
 from cldnet.nets.fingerprint import evaluating
-from cldnet.nets.fourier import RandomFourier
-from cldnet.nets.frozen import FrozenNet
-from cldnet.nets.mlp import MLP
+from cldnet.nets.frozen import EFFICIENT, Expanded, ExpandedNet, FrozenNet, described_options
+from cldnet.nets.layers import CNN, MLP
 from cldnet.nets.patches import WhitenedPatches
+from cldnet.text import nearest_names
 
 __all__ = [
     "BACKBONES",
@@ -42,12 +37,10 @@ __all__ = [
     "build_backbone",
     "build_described",
     "is_described",
-    "may_draw",
     "out_features",
 ]
 
-_Stochastic = nn.modules.dropout._DropoutNd | nn.RReLU | nn.MultiheadAttention | nn.RNNBase
-#: What each name of a backbone means.
+#: Backbones by name, with what each is.
 BACKBONES: Mapping[str, str] = {
     "mlp": "two hidden layers of 400 ReLU units, the paper's net for MNIST and FashionMNIST",
     "cnn": "three convolutions and two hidden layers, the net of the OWM and AOP papers for CIFAR-10",
@@ -65,9 +58,9 @@ FEATURE_MAPS: Mapping[str, type[Any]] = {
     made.kind: made for made in (RandomReLU, RandomFourier, WhitenedPatches, ExpandedNet, Expanded)
 }
 _DESCRIBED: Mapping[str, type[Any]] = {**FEATURE_MAPS, FrozenNet.kind: FrozenNet}
-#: Names of maps over pretrained nets, with the option that each stands for.
+#: Names of maps over pretrained nets, with their options.
 PRETRAINED: Mapping[str, dict[str, Any]] = {name: {"version": version} for name, version in EFFICIENT.items()}
-#: The same nets for methods that train what comes behind them.
+#: The same nets for methods that train layers behind them.
 FROZEN: Mapping[str, dict[str, Any]] = {f"{FrozenNet.kind}-{name}": {"bodies": [name]} for name in EFFICIENT}
 _NAMED: Mapping[str, tuple[type[Any], Mapping[str, Any]]] = {
     **{kind: (made, {}) for kind, made in _DESCRIBED.items()},
@@ -78,34 +71,14 @@ _NOT_OPTIONS = {"self", "input_shape", "seed", "net", "generator"}
 
 
 def auto_backbone(input_shape: tuple[int, ...]) -> str:
-    """Name the trainable backbone that fits inputs of a shape: a CNN for images with channels, else an MLP.
-
-    Examples
-    --------
-    >>> auto_backbone((64,)), auto_backbone((28, 28)), auto_backbone((3, 32, 32))
-    ('mlp', 'mlp', 'cnn')
-    """
+    """Name of the trainable backbone for inputs of a shape: a CNN for images with channels, else an MLP."""
     return "cnn" if len(input_shape) == 3 and min(input_shape[1:]) >= 16 else "mlp"
-
-
-def may_draw(module: nn.Module) -> bool:
-    """Tell whether a module may draw from torch's global generators: dropout does, code that we do not know might.
-
-    Examples
-    --------
-    >>> may_draw(nn.Sequential(nn.Linear(2, 2), nn.ReLU())), may_draw(nn.Dropout())
-    (False, True)
-    """
-    return any(
-        isinstance(part, _Stochastic) or not type(part).__module__.startswith(("torch.nn.", "cldnet."))
-        for part in module.modules()
-    )
 
 
 def build_backbone(
     name: str, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Make a backbone by name for inputs of a shape, with weights from a seed.
+    """Build a backbone by name for inputs of a shape, with weights from a seed.
 
     Examples
     --------
@@ -121,17 +94,11 @@ def build_backbone(
         kind, fixed = _NAMED[name]
         described: Described = kind(input_shape, seed=seed, **fixed, **options)
         return described
-    raise ValueError(f"backbone={name!r} is not known; use one of {sorted(BACKBONES)}, or a torch.nn.Module.")
+    raise ValueError(f"Unknown backbone {name!r}. Use one of {sorted(BACKBONES)}, or a torch.nn.Module.")
 
 
 def backbone_defaults(name: str) -> dict[str, Any]:
-    """Give the options of a backbone that is made by name, each with the value that it has if nobody sets it.
-
-    Examples
-    --------
-    >>> backbone_defaults("mlp")
-    {'widths': (400, 400), 'bias': True}
-    """
+    """Options of a backbone by name, with their defaults."""
     known: dict[str, tuple[type[Any], Mapping[str, Any]]] = {"mlp": (MLP, {}), "cnn": (CNN, {}), **_NAMED}
     if name not in known:
         raise ValueError(f"There is no backbone {name!r}. {nearest_names(name, BACKBONES)}")
@@ -141,66 +108,47 @@ def backbone_defaults(name: str) -> dict[str, Any]:
 
 
 def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """Count the features that a net gives for one input: as it says itself if it is ours, else by trying it on zeros.
-
-    Examples
-    --------
-    >>> out_features(nn.Flatten(), (2, 3))
-    6
-    """
+    """Number of features that a net returns for one input: its own attribute if it is ours, else by running it on zeros."""
     if isinstance(net, Described) and is_described(net):
         return net.out_features
     with evaluating(net):
         features = net(next(net.parameters(), torch.zeros(())).new_zeros(1, *input_shape))
     if features.ndim != 2:
         raise ValueError(
-            f"The backbone gives an output of shape {tuple(features.shape)} for one input; "
-            "it should give one vector a row, shape (n, features). End it with a pooling layer or nn.Flatten()."
+            f"The backbone returns shape {tuple(features.shape)} for one input; expected (n, features). "
+            "End it with a pooling layer or nn.Flatten()."
         )
     return int(features.shape[1])
 
 
 def is_described(net: nn.Module) -> bool:
-    """Tell a net that its description and numbers say in full from a module whose code only its user has.
-
-    Examples
-    --------
-    >>> is_described(RandomReLU((2,), 4, seed=0)), is_described(RandomReLU((2,), 4, seed=0, net=nn.Identity()))
-    (True, False)
-    """
-    # A user's subclass has its parent's kind, and other code.
+    """Whether a net's description and tensors determine it, unlike a module whose code only its user has."""
+    # A user's subclass has its parent's kind but other code.
     return isinstance(net, Described) and _DESCRIBED.get(net.kind) is type(net) and getattr(net, "net", None) is None
 
 
 def build_described(description: Any) -> Described:
-    """Make an empty net from what `Described.describe` said, which may come from a stranger's file; its numbers come later.
+    """Build an empty net from what `Described.describe` returned, as untrusted input.
 
-    Under ``torch.device("meta")`` it takes no memory, whatever its size: for whoever compares sizes first.
-
-    Examples
-    --------
-    >>> build_described(RandomFourier((2, 3), features=9, seed=7).describe()).out_features
-    10
+    Under ``torch.device("meta")`` it takes no memory, so that sizes can be compared first.
     """
     if not isinstance(description, Mapping) or not {"kind", "input_shape", "options"} <= {*description}:
-        raise ValueError("The description of a feature map should have a kind, an input_shape and options.")
+        raise ValueError("The description of a feature map should have kind, input_shape and options.")
     kind, shape, options = (description[name] for name in ("kind", "input_shape", "options"))
     if not isinstance(kind, str) or kind not in _DESCRIBED:
         raise ValueError(f"There is no kind of feature map {kind!r}. {nearest_names(str(kind), _DESCRIBED)}")
     made = _DESCRIBED[kind]
     sizes = list(shape) if isinstance(shape, list | tuple) else []
     if not 1 <= len(sizes) <= 3 or not all(type(size) is int and size >= 1 for size in sizes):
-        raise ValueError(
-            f"A feature map has input_shape={shape!r}: there should be one to three whole numbers from 1 on."
-        )
+        raise ValueError(f"A feature map has input_shape={shape!r}; expected one to three positive whole numbers.")
     allowed = {*signature(made.__init__).parameters} - _NOT_OPTIONS
     if not isinstance(options, Mapping) or not {*options} <= allowed:
         raise ValueError(f"A {kind} map has options {options!r:.200}; known are {', '.join(sorted(allowed))}.")
     seed = description.get("seed", 0)
     if type(seed) is not int or not 0 <= seed < 2**63:
-        raise ValueError(f"A feature map has seed={seed!r}: it should be a whole number from 0 on.")
+        raise ValueError(f"A feature map has seed={seed!r}; expected a whole number from 0 on.")
     try:
-        built: Described = made.from_description(tuple(sizes), seed, options)
+        built: Described = made(tuple(sizes), seed=seed, **described_options(options))
     except (TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
-        raise ValueError(f"No {kind} map can be made with options {dict(options)!r:.200} ({error!s:.200}).") from error
+        raise ValueError(f"Cannot build a {kind} map with options {dict(options)!r:.200} ({error!s:.200}).") from error
     return built

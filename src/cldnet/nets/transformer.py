@@ -1,12 +1,12 @@
-"""Image models through `transformers`: ViT, DeiT and DINOv2, from a hub's name or a local folder.
+"""Image models of `transformers`: ViT, DeiT and DINOv2, from a name on the hub or a local folder.
 
-Only numbers are read: weights as safetensors, the rest as JSON. No code of a model's author is run, and no torchvision is
-needed, because preprocessing is our own (`cldnet.nets.pretrained`). A model's configuration is kept in our files, so that
-whoever has one needs neither the hub nor the folder.
+Only data are read: weights as safetensors, the rest as JSON. No code of a model's author runs, and torchvision is not needed,
+because preprocessing is our own (`cldnet.nets.pretrained`). Our files contain a model's configuration, so that loading them
+needs neither the hub nor the folder.
 
-A configuration may come from a stranger. It names one of three architectures, every field is checked against a schema, and
-the model is built through that architecture's own classes: `AutoModel` would follow ``auto_map`` to code, configurations
-within configurations, and kernels on the hub.
+A configuration is untrusted. It names one of three architectures, every field is checked against a schema, and
+the model is built through that architecture's own classes: `AutoModel` would follow ``auto_map`` to code, nested
+configurations, and kernels on the hub.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,105 +23,51 @@ from torch.nn import functional as F
 
 from cldnet.nets.pretrained import Preprocessing
 
-__all__ = ["POOLS", "TransformerNet", "read_source"]
-
 #: What is taken of a model's last map: its first token, the mean of all, or what the model itself pools.
 POOLS = ("cls", "mean", "pooled")
-_BICUBIC = 3  # as Pillow numbers it
-_IMAGENET = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}  # what the library takes for ViT if a file does not say
-#: Activations that a configuration may name; all are functions of torch.
-_ACTIVATIONS = (
-    "gelu",
-    "gelu_fast",
-    "gelu_new",
-    "gelu_pytorch_tanh",
-    "linear",
-    "quick_gelu",
-    "relu",
-    "sigmoid",
-    "silu",
-    "tanh",
-)
-#: Patches along an image's side at most: attention takes the fourth power of them.
-_MOST_PATCHES = 64
+_BICUBIC = 3  # Pillow's number
+_DEFAULT_PIXELS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}  # the library's default for ViT
+_MAX_PATCHES = 64  # per side of an image: attention takes the fourth power of them
 _ATTENTION = "sdpa"  # torch's own; other names would be looked up, kernels even on the hub
 
-
-@dataclass(frozen=True)
-class _Whole:
-    """A whole number within limits, or nothing where that is an answer."""
-
-    least: int
-    most: int
-    optional: bool = False
-
-    def __contains__(self, value: Any) -> bool:
-        return (value is None and self.optional) or (type(value) is int and self.least <= value <= self.most)
-
-    def __str__(self) -> str:
-        return f"a whole number from {self.least} to {self.most}"
-
-
-@dataclass(frozen=True)
-class _Number:
-    """A number within limits."""
-
-    least: float
-    most: float
-
-    def __contains__(self, value: Any) -> bool:
-        return type(value) in (int, float) and self.least <= value <= self.most
-
-    def __str__(self) -> str:
-        return f"a number from {self.least:g} to {self.most:g}"
-
-
-@dataclass(frozen=True)
-class _OneOf:
-    """One of a few values, of the same type."""
-
-    values: tuple[str | bool, ...]
-
-    def __contains__(self, value: Any) -> bool:
-        return any(type(value) is type(each) and value == each for each in self.values)
-
-    def __str__(self) -> str:
-        return f"one of {', '.join(map(str, self.values))}"
-
-
-_Rule = _Whole | _Number | _OneOf
-_TRUTH = _OneOf((False, True))
+#: Activations that a configuration may name; all are functions of torch.
+_ACTIVATIONS = [
+    *("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "linear", "quick_gelu", "relu", "sigmoid", "silu", "tanh")
+]
+#: A field's allowed values: a list, or a type with the least and the largest number.
+_Rule = list[Any] | tuple[type, float, float]
 _COMMON: Mapping[str, _Rule] = {
-    "hidden_size": _Whole(1, 1 << 14),
-    "num_hidden_layers": _Whole(1, 48),
-    "num_attention_heads": _Whole(1, 256),
-    "hidden_act": _OneOf(_ACTIVATIONS),
-    "layer_norm_eps": _Number(0, 1),
-    "image_size": _Whole(1, 1024),
-    "patch_size": _Whole(1, 1024),
-    "num_channels": _Whole(3, 3),
-    "qkv_bias": _TRUTH,
+    "hidden_size": (int, 1, 1 << 14),
+    "num_hidden_layers": (int, 1, 48),
+    "num_attention_heads": (int, 1, 256),
+    "hidden_act": _ACTIVATIONS,
+    "layer_norm_eps": (float, 0, 1),
+    "image_size": (int, 1, 1024),
+    "patch_size": (int, 1, 1024),
+    "num_channels": (int, 3, 3),
+    "qkv_bias": [False, True],
 }
 _VIT: Mapping[str, _Rule] = {
     **_COMMON,
-    "intermediate_size": _Whole(1, 1 << 17),
-    "pooler_output_size": _Whole(1, 1 << 14, optional=True),
-    "pooler_act": _OneOf(_ACTIVATIONS),
+    "intermediate_size": (int, 1, 1 << 17),
+    "pooler_output_size": (int, 1, 1 << 14),
+    "pooler_act": _ACTIVATIONS,
 }
 _DINO: Mapping[str, _Rule] = {
     **_COMMON,
-    "mlp_ratio": _Whole(1, 64),
-    "use_swiglu_ffn": _TRUTH,
-    "use_mask_token": _TRUTH,
+    "mlp_ratio": (int, 1, 64),
+    "use_swiglu_ffn": [False, True],
+    "use_mask_token": [False, True],
 }
-#: The architectures that are built, each with its classes in `transformers` and the fields that it is built from.
+_OPTIONAL = {"pooler_output_size"}  # may be None
+#: Supported architectures: their classes in `transformers`, and the fields that they are built from.
 _TYPES: Mapping[str, tuple[str, str, Mapping[str, _Rule]]] = {
     "vit": ("ViTConfig", "ViTModel", _VIT),
     "deit": ("DeiTConfig", "DeiTModel", _VIT),
     "dinov2": ("Dinov2Config", "Dinov2Model", _DINO),
 }
-#: Fields that stored configurations have and that say nothing of what a fixed net computes: first weights, dropout, names of
-#: classes, outputs. They are not used. They stay in a description, because a map's id covers it.
+#: Fields of stored configurations that do not affect a fixed net: initial weights, dropout, names of classes, outputs. They are
+#: not used, but stay in a description, because a map's id covers it.
 _IGNORED = frozenset(
     {
         *("architectures", "attention_probs_dropout_prob", "drop_path_rate", "encoder_stride", "hidden_dropout_prob"),
@@ -135,7 +80,16 @@ _IGNORED = frozenset(
 )
 
 
+def _allowed(value: Any, rule: _Rule) -> bool:
+    """Whether a value, of the very type, is allowed by a rule."""
+    if isinstance(rule, list):
+        return any(type(value) is type(each) and value == each for each in rule)
+    kind, least, most = rule
+    return type(value) in {int, kind} and least <= value <= most
+
+
 def _known_type(config: Mapping[str, Any]) -> str:
+    """The architecture that a configuration names, if it is supported."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _TYPES:
         raise ValueError(f"Models of type {kind!r:.80} are not supported; supported are {', '.join(sorted(_TYPES))}.")
@@ -143,79 +97,67 @@ def _known_type(config: Mapping[str, Any]) -> str:
 
 
 def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a model is built from; a field of another type or size is refused, and so is one that nobody knows."""
+    """The fields that a model is built from; unknown fields and values outside of the schema are refused."""
     kind = _known_type(config)
     rules = _TYPES[kind][2]
-    taken: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in config.items():
         if name in rules:
-            if value not in rules[name]:
-                raise ValueError(f"A {kind} model has {name}={value!r:.80}: expected {rules[name]}.")
-            taken[name] = float(value) if isinstance(rules[name], _Number) else value  # transformers takes no 0 for 0.0
+            rule = rules[name]
+            if not _allowed(value, rule) and not (value is None and name in _OPTIONAL):
+                words = f"one of {', '.join(map(str, rule))}"
+                if isinstance(rule, tuple):
+                    words = f"a {'whole number' if rule[0] is int else 'number'} from {rule[1]:g} to {rule[2]:g}"
+                raise ValueError(f"A {kind} model has {name}={value!r:.80}; expected {words}.")
+            fields[name] = float(value) if rule[0] is float else value  # transformers takes no 0 for 0.0
         elif name != "model_type" and name not in _IGNORED:
             raise ValueError(f"The configuration of a {kind} model should not have the field {name!r:.80}.")
-    return taken
+    return fields
 
 
 def read_source(name: str) -> tuple[dict[str, Any], Preprocessing]:
-    """Read configuration and preprocessing of a model by its hub name or folder; weights are read later."""
+    """Read configuration and preprocessing of a model from its hub name or folder; weights are read later."""
     config = _json_of(name, "config.json")
     if config is None:
         raise ValueError(
-            f"There is no image model {name!r}: give the folder of one (with config.json and model.safetensors, as "
-            "save_pretrained writes it), its name on the hub if you are on line, or a name as 'efficientnet-lite0'."
+            f"There is no image model {name!r}. Give the folder of one (with config.json and model.safetensors, as "
+            "save_pretrained writes it), its name on the hub if you are online, or a name such as 'efficientnet-lite0'."
         )
-    said = _json_of(name, "preprocessor_config.json") or {}
+    processor = _json_of(name, "preprocessor_config.json") or {}
     known = {"model_type", *_TYPES[_known_type(config)][2], *_IGNORED}
     config = {key: value for key, value in config.items() if key in known}
     _checked(config)
-    return config, _preprocessing(said, config)
+    return config, _preprocessing(processor, config)
 
 
-def _preprocessing(said: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocessing:
+def _preprocessing(processor: Mapping[str, Any], config: Mapping[str, Any]) -> Preprocessing:
+    """Preprocessing from a model's processor configuration."""
     side = config.get("image_size") or 224
-    asked = said.get("size") or side
-    asked = {"height": asked, "width": asked} if isinstance(asked, int) else dict(asked)
-    crop = said.get("crop_size") if said.get("do_center_crop") else None
+    resize = processor.get("size") or side
+    resize = {"height": resize, "width": resize} if isinstance(resize, int) else dict(resize)
+    crop = processor.get("crop_size") if processor.get("do_center_crop") else None
     crop = crop.get("height") if isinstance(crop, Mapping) else crop
-    shorter = asked.get("shortest_edge")
-    scale = 1 / float(said.get("rescale_factor") or 1 / 255)
+    shorter = resize.get("shortest_edge")
+    scale = 1 / float(processor.get("rescale_factor") or 1 / 255)
     mean, spread = (
-        [scale * float(value) for value in said.get(name) or _IMAGENET[name]] for name in ("image_mean", "image_std")
+        [scale * float(value) for value in processor.get(name) or _DEFAULT_PIXELS[name]]
+        for name in ("image_mean", "image_std")
     )
-    if said.get("do_normalize") is False:
+    if processor.get("do_normalize") is False:
         mean, spread = [0.0] * 3, [scale] * 3
-    kind = "bicubic" if said.get("resample") == _BICUBIC else "bilinear"
-    size = int(crop or shorter or asked.get("height") or side)
+    kind = "bicubic" if processor.get("resample") == _BICUBIC else "bilinear"
+    size = int(crop or shorter or resize.get("height") or side)
     if len(mean) != 3 or len(spread) != 3 or not all(each > 0 for each in spread) or not 16 <= size <= 1024:
-        raise ValueError(f"No image can be prepared with size={size}, mean={mean} and spread={spread}.")
+        raise ValueError(f"Invalid preprocessing: size={size}, mean={mean}, std={spread}.")
     return Preprocessing(size, mean, spread, int(shorter) if shorter else None, kind)
 
 
 class TransformerNet(nn.Module):
     """An image model of `transformers`, as a net from normalised images to vectors.
 
-    A vector is brought to mean 0 and spread 1 by itself: so its usual size is known without a single image.
-
-    Parameters
-    ----------
-    config : mapping
-        The model's configuration, as its config.json has it; its ``model_type`` is "vit", "deit" or "dinov2".
-    pool : str
-        "cls" for the first token, "mean" for the mean of all, "pooled" for what the model itself pools.
-    layer : int, optional
-        Take the map behind this layer (0 in front of the first; -2 behind the last but one) instead of the last one.
-    adapt : int
-        Last blocks whose linear layers are to learn.
-    source : str, optional
-        Hub name or folder that `load_published` takes weights from.
-
-    Examples
-    --------
-    >>> tiny = {"model_type": "vit", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-    ...         "intermediate_size": 16, "image_size": 32, "patch_size": 16}
-    >>> TransformerNet(tiny).eval()(torch.zeros(2, 3, 32, 32)).shape
-    torch.Size([2, 8])
+    Each vector is normalised to mean 0 and std 1, so its usual size is known without data. ``layer`` takes the output of
+    another layer than the last (0: before the first). The linear layers of the last ``adapt`` blocks learn. `load_published`
+    reads weights from ``source``, a hub name or a folder.
     """
 
     def __init__(
@@ -231,92 +173,82 @@ class TransformerNet(nn.Module):
         if pool not in POOLS:
             raise ValueError(f"pool={pool!r:.80} should be one of {', '.join(POOLS)}.")
         if layer is not None and pool == "pooled":
-            raise ValueError("pool='pooled' is of the last layer: leave layer out, or take pool='cls' or 'mean'.")
+            raise ValueError("pool='pooled' is for the last layer. Leave layer out, or use pool='cls' or 'mean'.")
         self.config, self.pool, self.layer, self.adapt, self.source = dict(config), pool, layer, adapt, source
         self.model = _empty_model(self.config, pool)
         made = self.model.config
         depth = made.num_hidden_layers
-        if layer is not None and layer not in _Whole(-depth - 1, depth):
+        if layer is not None and not _allowed(layer, (int, -depth - 1, depth)):
             raise ValueError(f"layer={layer!r:.80} should be a whole number from {-depth - 1} to {depth}.")
-        if adapt not in _Whole(0, depth):
-            raise ValueError(f"adapt={adapt!r:.80} should be a number of last blocks, of which this model has {depth}.")
+        if not _allowed(adapt, (int, 0, depth)):
+            raise ValueError(f"adapt={adapt!r:.80} should be a number of last blocks; this model has {depth}.")
         pooled = made.pooler_output_size if pool == "pooled" and hasattr(made, "pooler_output_size") else None
         self.out_features = int(pooled or made.hidden_size)
         self.model.eval().requires_grad_(False)
-        for block in self._blocks()[depth - adapt :]:
-            for part in block.modules():
-                if isinstance(part, nn.Linear):
-                    part.requires_grad_(True)
-
-    def _blocks(self) -> nn.ModuleList:
-        depth = self.model.config.num_hidden_layers
-        return next(part for part in self.model.modules() if isinstance(part, nn.ModuleList) and len(part) == depth)
+        parts = self.model.modules()
+        blocks = next(part for part in parts if isinstance(part, nn.ModuleList) and len(part) == depth)
+        for part in blocks[depth - adapt :].modules():
+            if isinstance(part, nn.Linear):
+                part.requires_grad_(True)
 
     def check_size(self, size: int) -> None:
-        """Refuse images of a side that the model does not take."""
+        """Refuse images of a size that the model does not take."""
         made = self.model.config
         fits = size == made.image_size or made.model_type == "dinov2"  # which interpolates its positions
-        if not fits or not 1 <= size // made.patch_size <= _MOST_PATCHES:
+        if not fits or not 1 <= size // made.patch_size <= _MAX_PATCHES:
             raise ValueError(
-                f"Images would be prepared with side {size}, and this {made.model_type} model takes images of side "
+                f"The preprocessing gives images of side {size}, and this {made.model_type} model takes side "
                 f"{made.image_size} in patches of side {made.patch_size}."
             )
 
     def load_published(self) -> tuple[Tensor, Tensor]:
-        """Take over the weights of the hub's name or folder that the net was made for."""
+        """Load the weights from the hub name or folder that the net was built for."""
         if self.source is None:
-            raise ValueError(
-                "This net came out of a file, with its weights: there is no other place to read them from."
-            )
+            raise ValueError("This net came from a file, with its weights. They cannot be read from elsewhere.")
         self.model.load_state_dict(_read_weights(self.source, self.config, self.model.config, self.pool).state_dict())
-        probe = torch.zeros(1, 3, *[self.model.config.image_size] * 2)
-        with torch.no_grad():
-            if not torch.equal(self(probe), self(probe)):
-                raise ValueError(
-                    f"{self.source!r} gives another vector for the same image each time, as if it drew lots."
-                )
         return torch.zeros(self.out_features), torch.ones(self.out_features)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Vectors of normalised images ``(n, 3, size, size)``."""
-        told = {} if self.layer is None else {"output_hidden_states": True}
-        answer = self.model(pixel_values=pixels, return_dict=True, **told)
-        return F.layer_norm(self._pooled(answer), (self.out_features,))
-
-    def _pooled(self, answer: Any) -> Tensor:
+        options = {} if self.layer is None else {"output_hidden_states": True}
+        output = self.model(pixel_values=pixels, return_dict=True, **options)
         if self.pool == "pooled":
-            pooled: Tensor = answer.pooler_output.flatten(1)
-            return pooled
-        found: Tensor = answer.last_hidden_state if self.layer is None else answer.hidden_states[self.layer]
-        return found[:, 0] if self.pool == "cls" else found.mean(1)
+            pooled: Tensor = output.pooler_output.flatten(1)
+        else:
+            tokens = output.last_hidden_state if self.layer is None else output.hidden_states[self.layer]
+            pooled = tokens[:, 0] if self.pool == "cls" else tokens.mean(1)
+        return F.layer_norm(pooled, (self.out_features,))
 
 
 def _transformers() -> Any:
+    """Import `transformers`, or say how to install it."""
     try:
         import transformers  # noqa: PLC0415  (an extra, and slow to import)
     except (ImportError, RuntimeError) as error:
         raise ImportError(
-            f'Image models of this kind need the package transformers: pip install "cldnet[pretrained]" ({error}).'
+            'Image models of this kind need the package transformers: pip install ".[pretrained]" in a clone of CLDNet '
+            f"({error})."
         ) from error
     return transformers
 
 
 def _empty_model(config: Mapping[str, Any], pool: str) -> Any:
-    """Make a model of zeros, or one without memory under ``torch.device("meta")``; its weights are read afterwards."""
+    """Build a model of zeros, or one without memory under ``torch.device("meta")``; weights are read afterwards."""
     fields, (config_class, model_class, _) = _checked(config), _TYPES[_known_type(config)]
     library = _transformers()
     try:
         made = getattr(library, config_class)(**fields, attn_implementation=_ATTENTION)
         if made.hidden_size % made.num_attention_heads:
-            raise ValueError(f"hidden_size={made.hidden_size} is no multiple of num_attention_heads")
-        if not 1 <= made.image_size // made.patch_size <= _MOST_PATCHES:
+            raise ValueError(f"hidden_size={made.hidden_size} is not a multiple of num_attention_heads")
+        if not 1 <= made.image_size // made.patch_size <= _MAX_PATCHES:
             raise ValueError(
-                f"image_size={made.image_size} and patch_size={made.patch_size} do not give 1 to {_MOST_PATCHES} patches a side"
+                f"image_size={made.image_size} and patch_size={made.patch_size} should give 1 to {_MAX_PATCHES} "
+                "patches per side"
             )
         with torch.device("meta"):  # draws nothing, and takes no time
             model = _without_pooler(getattr(library, model_class)(made), pool)
     except Exception as error:  # transformers has errors of its own
-        raise ValueError(f"No model of type {config['model_type']!r} can be made so ({error}).") from error
+        raise ValueError(f"Cannot build a model of type {config['model_type']!r} ({error}).") from error
     if torch.get_default_device().type == "meta":
         return model
     model.to_empty(device="cpu")
@@ -326,38 +258,32 @@ def _empty_model(config: Mapping[str, Any], pool: str) -> Any:
     return model
 
 
-@contextmanager
-def _drawing_nothing() -> Iterator[None]:
-    """Leave torch's own generator as it was: the library draws first weights from it, which are not wanted."""
-    with torch.random.fork_rng(devices=[]):
-        yield
-
-
 def _without_pooler(model: Any, pool: str) -> Any:
-    """Take a pooler out that is not used: checkpoints often have none, and it would be drawn anew each time."""
+    """Remove an unused pooler: checkpoints often have none, and it would be initialised at random."""
     if pool != "pooled" and isinstance(getattr(model, "pooler", None), nn.Module):
         model.pooler = None
     return model
 
 
 def _read_weights(source: str, config: Mapping[str, Any], made: Any, pool: str) -> Any:
-    """Read a model as safetensors, and nothing but; refuse one that lacks weights."""
+    """Read a model from safetensors only; refuse one that lacks weights."""
     library = _transformers()
-    told = {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True, "config": made}
+    options = {"use_safetensors": True, "trust_remote_code": False, "output_loading_info": True, "config": made}
     try:
-        with _drawing_nothing(), _quiet(library.logging):
-            model, loading = getattr(library, _TYPES[_known_type(config)][1]).from_pretrained(source, **told)
+        # The library draws initial weights from torch's global generator.
+        with torch.random.fork_rng(devices=[]), _quiet(library.logging):
+            model, loading = getattr(library, _TYPES[_known_type(config)][1]).from_pretrained(source, **options)
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"The weights of {source!r} cannot be read ({str(error).splitlines()[0]}).") from error
     missing = sorted(name for name in loading["missing_keys"] if pool == "pooled" or not name.startswith("pooler."))
     if missing:
-        raise ValueError(f"{source!r} has no weights for {len(missing)} tensors of the model, as {missing[0]!r}.")
+        raise ValueError(f"{source!r} has no weights for {len(missing)} tensors of the model, such as {missing[0]!r}.")
     return _without_pooler(model.float(), pool)
 
 
 @contextmanager
 def _quiet(log: Any) -> Iterator[None]:
-    """Keep tables of what was not used, and bars of its own, from the user; a library prints nothing."""
+    """Silence the library's tables and progress bars."""
     verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
     log.disable_progress_bar()
@@ -370,26 +296,27 @@ def _quiet(log: Any) -> Iterator[None]:
 
 
 def _json_of(name: str, file: str) -> dict[str, Any] | None:
-    """One of a model's JSON files: out of its folder, or through the hub's own cache."""
-    path: Path | None = Path(name).expanduser() / file
-    if path is not None and not path.parent.is_dir():
-        path = _fetched(name, file)
-    if path is None or not path.is_file():
+    """One of a model's JSON files, from its folder or through the hub's cache."""
+    path = Path(name).expanduser() / file
+    if not path.parent.is_dir():
+        path = _fetched(name, file) or path
+    if not path.is_file():
         return None
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is not JSON ({error}).") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{str(path)!r} should hold a table.")
+        raise ValueError(f"{str(path)!r} should contain a JSON object.")
     return found
 
 
 def _fetched(name: str, file: str) -> Path | None:
+    """A file from the hub, or None if it cannot be had."""
     _transformers()
     from huggingface_hub import hf_hub_download  # noqa: PLC0415  (comes with transformers)
 
     try:
         return Path(hf_hub_download(name, file))
-    except Exception:  # no such name, no network, no rights: all the same to whoever asks
+    except Exception:  # no such name, no network, no rights
         return None

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from tests.data.images.hostile import many_scans
 
-from cldnet.data.images import jpeg
-from cldnet.data.images.jpeg import MAX_SCANS, Frame, count_scans, read_frame
+from cldnet.data.images import decode
+from cldnet.data.images.decode import MAX_SCANS, Frame, count_scans, read_frame
 
 COMMENT_OF_SCANS = b"\xff\xfe\0\x0a" + 4 * b"\xff\xda"
 COMMENT_OF_AN_END = b"\xff\xfe\0\x04\xff\xd9"
@@ -34,7 +34,7 @@ def before_first(content: bytes, marker: bytes, inserted: bytes) -> bytes:
 
 @pytest.mark.parametrize("block", [1 << 16, 2])  # with the latter, markers lie across two blocks
 def test_scans_are_counted(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(jpeg, "_BLOCK", block)
+    monkeypatch.setattr(decode, "_BLOCK", block)
     assert scans(encoded()) == 1
     assert scans(encoded(restart_marker_blocks=1)) == 1
     assert scans(encoded(progressive=True)) == 10

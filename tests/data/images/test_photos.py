@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cldnet.data.images import photos
-from cldnet.data.images.decode import decode
-from cldnet.data.images.photos import find_photos, read_photos
-from cldnet.data.images.workers import FEW
+from cldnet.data.images.decode import FEW, decode, read_photos
+from cldnet.data.images.folders import find_photos
 
 
 def make(folder: Path, count: int) -> list[Path]:
@@ -24,27 +21,12 @@ def make(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-def still_open() -> list[Path]:
-    """Files in memory that this process holds; none where the system does not tell."""
-    return [
-        path for path in Path("/proc/self/fd").glob("*") if path.is_symlink() and "memfd:cldnet" in str(path.readlink())
-    ]
-
-
-def test_an_open_file_in_memory_would_be_seen() -> None:
-    with photos._scratch() as place:
-        assert not place.startswith("/proc/") or len(still_open()) == 1
-
-
-@pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("count", [3, FEW + 5])  # the second in processes of their own
 def test_rows_are_what_decoding_gives_and_nothing_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, in_memory: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    if not in_memory:
-        monkeypatch.delattr(os, "memfd_create", raising=False)
     paths = make(tmp_path, count)
     paths[1].write_text("no image")
     read = read_photos(paths, 8, 9)
@@ -53,17 +35,6 @@ def test_rows_are_what_decoding_gives_and_nothing_is_left(
     for place, row in zip(read.places, read.x, strict=True):
         assert np.array_equal(row, decode(str(paths[place]), 8, 9))
     assert not list((tmp_path / "scratch").iterdir())
-    assert not still_open()
-
-
-def test_a_failure_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*arguments: object) -> object:
-        raise OSError("the disk is on fire")
-
-    monkeypatch.setattr(photos, "decode_into", fails)
-    with pytest.raises(OSError, match="on fire"):
-        read_photos(make(tmp_path, 1), 8, 9)
-    assert not still_open()
 
 
 def test_folders_are_searched_and_files_taken_as_they_are(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cldnet.data.images.published import split_imagenet_r
-from cldnet.data.images.scan import Photo
-from cldnet.data.images.tree import list_photos
+from cldnet.data.images.folders import Photo, list_photos, split_imagenet_r
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
@@ -78,7 +76,7 @@ def test_tiny_imagenet_is_tested_on_its_validation_part(tmp_path: Path) -> None:
         ("val/images/val_1.JPEG", "n00000001", True),
         ("val/images/val_0.JPEG", "n00000002", True),
     ]
-    assert tree.gaps == ()
+    assert tree.empty + tree.untested == []
 
 
 @pytest.mark.parametrize(
@@ -141,10 +139,10 @@ def test_a_photo_of_cub_that_is_not_there_is_at_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("image_class_labels.txt", "1 1\n2 1\n3 2\n", "do not say class and part of image 4"),
-        ("image_class_labels.txt", "1 1\n2 1\n3 2\n4 7\n", "do not say class and part of image 4"),
-        ("train_test_split.txt", "1 0\n2 1\n3 1\n", "do not say class and part of image 4"),
-        ("train_test_split.txt", "1 0\n2 1\n3 1\n4 2\n", "do not say class and part of image 4"),
+        ("image_class_labels.txt", "1 1\n2 1\n3 2\n", "do not give the class and the part of image 4"),
+        ("image_class_labels.txt", "1 1\n2 1\n3 2\n4 7\n", "do not give the class and the part of image 4"),
+        ("train_test_split.txt", "1 0\n2 1\n3 1\n", "do not give the class and the part of image 4"),
+        ("train_test_split.txt", "1 0\n2 1\n3 1\n4 2\n", "do not give the class and the part of image 4"),
         ("train_test_split.txt", "1 0\n2 1\n3 1\n4 0\n5 1\n", "images.txt' lacks image '5' of the other lists"),
         ("images.txt", "1 ../../etc/passwd\n", r"'../../etc/passwd', which leads out of 'images'"),
         ("images.txt", "1 /etc/passwd\n", r"'/etc/passwd', which leads out of 'images'"),

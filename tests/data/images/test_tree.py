@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cldnet.data.images.tree import Tree, list_photos
+from cldnet.data.images.folders import Tree, list_photos
 
 
 def touch(folder: Path, *names: str) -> Path:
@@ -37,7 +37,7 @@ def test_a_folder_a_class_is_sorted_by_class_and_name_and_what_is_no_image_is_co
     assert names(tree) == ["a/Z.webp", "a/a.Tiff", "b/10.JPEG", "b/2.jpg", "b/deep/er/1.png", "é/x.gif"]
     assert [photo.label for photo in tree.photos] == ["a", "a", "b", "b", "b", "é"]
     assert names(tree, test=True) == []
-    assert (tree.ignored, tree.gaps, faults(tree)) == (5, (), {})
+    assert (tree.ignored, tree.empty + tree.untested, faults(tree)) == (5, [], {})
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,15 @@ def test_train_is_a_part_on_its_own_and_a_class_among_others(tmp_path: Path) -> 
 
 def test_a_test_class_that_training_lacks_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "test/a/2.jpg", "test/b/3.jpg", "test/c/3.jpg")
-    with pytest.raises(ValueError, match="has class 'b', which the training part lacks, and 1 more like it"):
+    with pytest.raises(ValueError, match="has class 'b', which the training part lacks, and 1 more"):
         list_photos(tmp_path)
 
 
 def test_a_class_without_test_photos_or_without_any_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/b/2.jpg", "test/a/3.jpg", "train/c/no.txt")
-    assert list_photos(tmp_path).gaps == ("'train/c' holds no image", "class 'b' has no image in the test part")
+    tree = list_photos(tmp_path)
+    assert tree.empty == ["'train/c' holds no image"]
+    assert tree.untested == ["class 'b' has no image in the test part"]
 
 
 @pytest.mark.parametrize("made", [(), ("1.jpg", "2.jpg"), ("a/notes.txt",), (".hidden/a/1.jpg",)])
@@ -79,14 +81,14 @@ def test_a_folder_without_photos_in_class_folders_is_answered_with_a_picture(
     tmp_path: Path, made: tuple[str, ...]
 ) -> None:
     touch(tmp_path, *made)
-    with pytest.raises(ValueError, match=r"has no images[^X]*Expected a folder for each class[^X]*cat/[^X]*one.jpg"):
+    with pytest.raises(ValueError, match=r"has no images[^X]*Expected one folder per class[^X]*cat/[^X]*one.jpg"):
         list_photos(tmp_path)
 
 
 def test_what_is_no_folder_is_answered_with_a_picture(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere'. Expected a folder for each class"):
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere'. Expected one folder per class"):
         list_photos(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=r"is not a folder. Expected a folder for each class"):
+    with pytest.raises(ValueError, match=r"is not a folder. Expected one folder per class"):
         list_photos(touch(tmp_path, "file.zip") / "file.zip")
 
 
@@ -114,7 +116,7 @@ def test_pipes_sockets_folders_and_dangling_links_are_at_fault_and_nobody_waits_
         "a/pipe.jpg": "not a regular file",
         "a/socket.jpg": "not a regular file",
         "a/folder.jpg": "a folder, not a file",
-        "a/gone.jpg": "a link to nothing",
+        "a/gone.jpg": "a broken link",
     }
 
 
@@ -129,7 +131,7 @@ def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
     (photos / "all").symlink_to("/")
     tree = list_photos(photos)
     assert names(tree) == ["a/3.jpg", "a/4.jpg", "b/1.jpg", "b/2.jpg"]
-    assert (tree.gaps, faults(tree)) == ((), {})
+    assert (tree.empty + tree.untested, faults(tree)) == ([], {})
 
 
 def test_many_links_to_the_same_folders_do_not_multiply_photos(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +16,9 @@ from PIL import Image
 from tests.data.images.hostile import slow_jpeg
 
 from cldnet.data.dataset import Dataset
-from cldnet.data.images import workers
-from cldnet.data.images.decode import BadImage
-from cldnet.data.images.photos import read_photos
-from cldnet.data.images.reader import read_images
-from cldnet.data.images.workers import FEW, Target, decode_into, usable_cpus
+from cldnet.data.images import decode as decoding
+from cldnet.data.images.cache import read_images
+from cldnet.data.images.decode import FEW, BadImage, decode_all, read_photos, usable_cpus
 
 COUNT = FEW + 20
 
@@ -70,7 +67,7 @@ def test_a_worker_that_dies_is_answered_with_what_to_do(photos: Path, tmp_path: 
                 os.kill(worker.pid or 0, signal.SIGKILL)
 
     with pytest.raises(
-        ChildProcessError, match=r"The process that decoded '.*png' ended \(exit code -9\), .*fewer workers"
+        ChildProcessError, match=r"The process that decoded '.*png' died \(exit code -9\), .*fewer workers"
     ):
         read(photos, tmp_path, on_progress=kill)
     assert multiprocessing.active_children() == []
@@ -90,7 +87,7 @@ def test_a_photo_that_takes_too_long_is_named_and_the_rest_goes_on(
     few: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path(few[2]).write_bytes(slow_jpeg())  # in the middle, so that others wait behind it
-    monkeypatch.setattr(workers, "MAX_SECONDS", 0)
+    monkeypatch.setattr(decoding, "MAX_SECONDS", 0)
     read = read_photos(few, 8, 9)
     assert read.bad == (BadImage(few[2], "took longer than 0 s to decode"),)
     assert read.places.tolist() == [0, 1, 3, 4]
@@ -100,38 +97,27 @@ def test_a_photo_that_takes_too_long_is_named_and_the_rest_goes_on(
 
 def test_a_photo_that_takes_too_much_memory_is_named(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (5_000, 5_000)).save(few[2], format="PNG")
-    monkeypatch.setattr(workers, "MAX_MEMORY", 50 << 20)
+    monkeypatch.setattr(decoding, "MAX_MEMORY", 50 << 20)
     assert read_photos(few, 8, 9).bad == (BadImage(few[2], "not enough memory to decode it", passing=True),)
 
 
 def test_a_worker_that_does_not_answer_is_replaced(few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_TICK", 0.1)
+    monkeypatch.setattr(decoding, "_TICK", 0.1)
     started: list[int] = []
-    start = workers._start
 
-    def first_frozen(*arguments: Any) -> Any:
-        worker = start(*arguments)
-        if not started:
-            os.kill(worker.process.pid or 0, signal.SIGSTOP)
-        monkeypatch.setattr(workers, "MAX_WAIT", 60 if started else 0.5)
-        started.append(worker.process.pid or 0)
-        return worker
+    class FirstFrozen(decoding._Worker):
+        def __init__(self, size: int, resize: int) -> None:
+            super().__init__(size, resize)
+            if not started:
+                os.kill(self.process.pid or 0, signal.SIGSTOP)
+            monkeypatch.setattr(decoding, "MAX_WAIT", 60 if started else 0.5)
+            started.append(self.process.pid or 0)
 
-    monkeypatch.setattr(workers, "_start", first_frozen)
+    monkeypatch.setattr(decoding, "_Worker", FirstFrozen)
     read = read_photos(few[:2], 8, 9)
     assert read.bad == (BadImage(few[0], "took longer than 0.5 s to read", passing=True),)
     assert len(started) == 2
     assert multiprocessing.active_children() == []
-
-
-def test_the_clock_starts_anew_with_every_photo() -> None:
-    process = multiprocessing.get_context("spawn").Process()
-    ours, theirs = multiprocessing.Pipe()
-    with ours, theirs:
-        theirs.send(None)
-        worker = workers._Worker(process, ours, deque([(7, "7.png"), (8, "8.png")]), waited=50.0)
-        assert worker.reply() == (7, None)
-        assert worker.waited == 0
 
 
 def test_a_crash_of_the_decoder_costs_one_photo(photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -147,38 +133,27 @@ def test_a_crash_of_the_decoder_costs_one_photo(photos: Path, tmp_path: Path, ca
 
 
 def test_a_script_needs_no_guard_and_is_not_run_again_by_the_workers(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "pixels").touch()
     (tmp_path / "script.py").write_text(
-        "print('begun')\nimport sys\nfrom cldnet.data.images.workers import Target, decode_into\n"
-        "jobs = list(decode_into(Target(sys.argv[1], 4, 4), [sys.argv[2]] * 100, 2))\nprint(len(jobs), __name__)\n"
+        "print('begun')\nimport sys\nfrom cldnet.data.images.decode import decode_all\n"
+        "done = list(decode_all([sys.argv[1]] * 100, 4, 4, 2))\nprint(len(done), done[0][1].shape[1], __name__)\n"
     )
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "pixels"), str(photos / "a" / "0.png")]
-    assert subprocess.check_output(command, text=True).split() == ["begun", "100", "__main__"]
-    assert (tmp_path / "pixels").stat().st_size == 100 * 3 * 4 * 4
+    command = [sys.executable, str(tmp_path / "script.py"), str(photos / "a" / "0.png")]
+    assert subprocess.check_output(command, text=True).split() == ["begun", "100", "4", "__main__"]
 
 
 def test_workers_import_neither_torch_nor_scikit_learn() -> None:
-    code = "import sys, cldnet.data.images.workers; print({'torch', 'sklearn', 'scipy'} & set(sys.modules))"
+    code = "import sys, cldnet.data.images.decode; print({'torch', 'sklearn', 'scipy'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
 
 @pytest.mark.parametrize(("count", "jobs", "daemon"), [(8, FEW, False), (1, FEW + 1, False), (8, FEW + 1, True)])
 def test_few_images_one_worker_and_daemons_start_no_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, jobs: int, daemon: bool
+    monkeypatch: pytest.MonkeyPatch, count: int, jobs: int, daemon: bool
 ) -> None:
     monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=daemon))
-    monkeypatch.delattr(workers, "_start")
-    (tmp_path / "pixels").touch()
-    done = list(decode_into(Target(str(tmp_path / "pixels"), 4, 4), ["nowhere.jpg"] * jobs, count))
+    monkeypatch.delattr(decoding, "_Worker")
+    done = list(decode_all(["nowhere.jpg"] * jobs, 4, 4, count))
     assert [row for row, _ in done] == list(range(jobs))
-
-
-def test_a_row_that_cannot_be_written_is_reported(photos: Path, tmp_path: Path) -> None:
-    Image.new("RGB", (8, 8)).save(tmp_path / "1.png")
-    ((row, reply),) = decode_into(Target("/dev/full", 4, 4), [str(tmp_path / "1.png")], 1)
-    assert row == 0
-    assert isinstance(reply, OSError)
-    assert reply.strerror == "No space left on device"
 
 
 def test_the_number_of_processors_is_what_this_process_may_use() -> None:

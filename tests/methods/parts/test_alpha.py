@@ -103,7 +103,7 @@ def test_a_wrong_number_of_rules_is_refused_when_the_learner_is_made_and_when_in
         build_learner("owm", Setting((4,), 3, 0), {"alpha": alpha}, "mlp", {"widths": (5,)})
     net = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
     projection = Projection(net, (4,))
-    with projection.taps.watch() as flow, torch.no_grad():
+    with projection.hooks.watch() as flow, torch.no_grad():
         net(torch.ones(3, 4))
     with pytest.raises(ValueError, match="6 rules for the 2 layers of the net: give one for each layer"):
         projection.absorb(flow, BatchMean(), alpha, 0.0, 1)

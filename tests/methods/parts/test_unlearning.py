@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from cldnet.methods.parts.moments import DiagonalMoments, FullMoments
+from cldnet.methods.mapped import DiagonalMoments, FullMoments
 from cldnet.methods.parts.unlearning import Summed, check_predictions, without
 
 WIDTH, CLASSES = 6, 3
@@ -139,7 +139,7 @@ def test_a_row_unlike_all_others_can_be_forgotten_only_if_it_was_learned() -> No
             check_predictions(known, left, alone, label)
             continue
         refused.append(size)
-        with pytest.raises(ValueError, match="row 0 would be predicted worse than any row that was learned"):
+        with pytest.raises(ValueError, match="sample 0 would be predicted worse than any sample that was learned"):
             check_predictions(known, left, alone, label)
     assert 0 < len(refused) < 40
 
@@ -155,5 +155,7 @@ def test_wrong_labels_can_be_forgotten_only_if_they_were_learned(learned: bool) 
     if learned:
         check_predictions(known, left, h[:40], wrong[:40])
     else:
-        with pytest.raises(ValueError, match=r"their labels would score -0\.18, as if the opposite had been taught"):
+        with pytest.raises(
+            ValueError, match=r"their labels would score -0\.18, as if the model had learned the opposite"
+        ):
             check_predictions(known, left, h[:40], wrong[:40])

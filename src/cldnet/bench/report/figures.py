@@ -1,229 +1,464 @@
-"""The accuracy of a stream's methods: against memory, after each task, and as a matrix of tasks."""
+"""The plots of a report: accuracy, memory, forgetting, time, projectors, features and confusion."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
 
-from cldnet.bench.report.axes import Axis, frame, linear_axis, log_axis, task_axis
-from cldnet.bench.report.names import beside, spread
-from cldnet.bench.report.reading import scores_of
-from cldnet.bench.report.scene import Box, Label, Line, Look, Marks, Panel, Plot, Scene, Shape, Table
-from cldnet.bench.report.style import GREY, MARKERS, SHADES
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
+
+from cldnet.bench.formatting import clip, human_bytes, percent, percent_pm, yes_no
+from cldnet.bench.report.drawing import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    SHADES,
+    Axis,
+    Box,
+    Drawing,
+    Label,
+    Line,
+    Marks,
+    Plot,
+    Point,
+    SeriesStyle,
+    Shape,
+    frame,
+    linear_axis,
+    log_axis,
+    place_names,
+    spread_labels,
+)
 from cldnet.bench.summary import Matrix, Summary
-from cldnet.bench.wording import clip, human_bytes, percent, yes_no
 
-__all__ = [
-    "BOUNDS",
-    "SIDE",
-    "WIDTH",
-    "Looks",
-    "accuracy",
-    "curves",
-    "look_of",
-    "looks_of",
-    "matrices",
-    "memory",
-    "per_cent",
-]
-
-#: Nothing is done against forgetting; all data is kept. What a method is worth lies between them.
-BOUNDS = {"finetune": Look(GREY, 4, dashed=True), "joint": Look(GREY, 2, dashed=True)}
-WIDTH, HEIGHT, SIDE = 400, 304, 140
-LEFT, TOP, BOTTOM = 56, 44, 260
-NO_KEY = " There are more methods than colours and shapes: the numbers below name the marks."
-Looks = Mapping[str, Look]
+#: Fine-tuning does nothing against forgetting, joint training keeps all data: what a method is worth lies between them.
+BOUNDS = {"finetune": SeriesStyle(GREY, 4, dashed=True), "joint": SeriesStyle(GREY, 2, dashed=True)}
+#: Number of classes up to which the cells of a confusion matrix have figures.
+MAX_NUMBERED_CLASSES = 40
+_WIDTH, _HEIGHT, _SIDE = 400, 304, 140
+_LEFT, _TOP, _BOTTOM = 56, 44, 260
+_ROW = 38  # height of a row of a bar chart
+_PLANE = 190  # side of a map of features
+_NO_KEY = " There are more methods than colours and shapes: the table below names the marks."
+Styles = Mapping[str, SeriesStyle]
 
 
-def looks_of(summaries: Sequence[Summary]) -> dict[str, Look]:
-    """Give every name the look that it has in all plots."""
-    looks: dict[str, Look] = {}
+def plots_of(summaries: Sequence[Summary], styles: Styles) -> list[Plot]:
+    """Draw all plots of one stream that there is something to draw in."""
+    plots = [draw(summaries, styles) for draw in (memory, accuracy, forgetting, time)]
+    plots += [draw(summaries) for draw in (matrices, ranks, features)]
+    return [plot for plot in plots if plot is not None]
+
+
+def series_styles(summaries: Sequence[Summary]) -> dict[str, SeriesStyle]:
+    """Give every name the style that it has in all plots."""
+    styles: dict[str, SeriesStyle] = {}
     for summary in summaries:
-        rank = sum(not look.dashed for look in looks.values())
-        looks.setdefault(summary.name, BOUNDS.get(summary.method) or look_of(rank, GREY))
-    return looks
+        rank = sum(not style.dashed for style in styles.values())
+        styles.setdefault(summary.name, BOUNDS.get(summary.method) or series_style(rank, GREY))
+    return styles
 
 
-def look_of(rank: int, colours: int) -> Look:
-    """Give a series the next colour and shape; colours come again with other shapes.
-
-    Examples
-    --------
-    >>> look_of(0, 7), look_of(7, 7)
-    (Look(colour=0, mark=0, dashed=False), Look(colour=0, mark=1, dashed=False))
-    """
-    return Look(rank % colours, (rank % colours + rank // colours) % len(MARKERS))
+def series_style(rank: int, colours: int) -> SeriesStyle:
+    """Give a series the next colour and mark; colours come again with other marks."""
+    return SeriesStyle(rank % colours, (rank % colours + rank // colours) % len(MARKERS))
 
 
-def memory(summaries: Sequence[Summary], looks: Looks) -> Plot | None:
-    """Plot accuracy against bytes kept: the promise in one picture."""
+def memory(summaries: Sequence[Summary], styles: Styles) -> Plot | None:
+    """Plot accuracy against the bytes that are kept."""
     shown = [(s, s.accuracy, max(s.bytes_kept or 0, 1)) for s in summaries if s.accuracy is not None]
     if not shown:
         return None
-    x = log_axis([kept for *_, kept in shown], LEFT + 12, WIDTH, "bytes kept, all told", _short_bytes)
-    y = _accuracy_axis(
-        [v for s, *_ in shown for v in scores_of(s, "average_accuracy")], "mean accuracy after the last task (↖ better)"
+    x = log_axis(
+        [kept for *_, kept in shown],
+        _LEFT + 12,
+        _WIDTH,
+        "bytes kept",
+        lambda size: human_bytes(size).replace(".0 ", " "),
     )
-    shapes = frame(x, y, WIDTH + SIDE, HEIGHT)
-    places = [(x.scale(kept), y.scale(value)) for _, value, kept in shown]
+    runs = [run["scores"]["average_accuracy"] for s, *_ in shown for run in s.results]
+    y = _accuracy_axis(runs, "mean accuracy after the last task (↖ better)")
+    points = [(x(kept), y(value)) for _, value, kept in shown]
     names = [clip(s.marked_name, 28) + (" (grows)" if s.grows else "") for s, *_ in shown]
-    found = beside(places, names, (LEFT, TOP - 26), (WIDTH + SIDE, BOTTOM))
-    leads = [(name.lead, looks[s.name]) for name, (s, *_) in zip(found, shown, strict=True) if name and name.lead]
-    shapes += [Line(lead, "lead", look) for lead, look in leads]
-    for (s, value, kept), place in zip(shown, places, strict=True):
-        low, high = (min(max(value + sign * (s.accuracy_std or 0), y.scale.low), 1.0) for sign in (-1, 1))
+    placed = place_names(points, names, (_LEFT, _TOP - 26), (_WIDTH + _SIDE, _BOTTOM))
+    shapes = frame(x, y, _WIDTH + _SIDE, _HEIGHT)
+    leads = [(s, name[1]) for name, (s, *_) in zip(placed, shown, strict=True) if name]
+    shapes += [Line(lead, "lead", styles[s.name]) for s, lead in leads if lead]
+    for (s, value, kept), point in zip(shown, points, strict=True):
+        low, high = (min(max(value + sign * (s.accuracy_std or 0), y.low), 1.0) for sign in (-1, 1))
         if high > low:
-            shapes.append(Line(((place[0], y.scale(low)), (place[0], y.scale(high))), "whisker", looks[s.name]))
+            shapes.append(Line([(point[0], y(low)), (point[0], y(high))], "whisker", styles[s.name]))
         title = f"{s.name}: {s.accuracy_text}, {human_bytes(kept)}"
-        shapes.append(Marks((place,), looks[s.name], title, 6, hollow=s.rests_on_data))
-    shapes += [name.label for name in found if name is not None]
-    named, key = None not in found, _key(shown, looks)
-    figures = "; ".join(f"{s.name} {s.accuracy_text} with {human_bytes(kept)}" for s, _, kept in shown)
-    rows = (
-        (s.marked_name, s.accuracy_text, human_bytes(b), yes_no(s.keeps_data), yes_no(s.grows)) for s, _, b in shown
-    )
-    use = ", or learn from data of outside the stream (†)" if any(s.outside for s, *_ in shown) else ""
+        shapes.append(Marks([point], styles[s.name], title, 6, hollow=s.rests_on_data))
+    shapes += [name[0] for name in placed if name is not None]
+    named, key = None not in placed, _key([s for s, *_ in shown], styles)
+    numbers = "; ".join(f"{s.name} {s.accuracy_text} with {human_bytes(kept)}" for s, _, kept in shown)
+    outside = ", or learn from data outside the stream (†)" if any(s.outside for s, *_ in shown) else ""
     return Plot(
         "memory",
         "Accuracy against memory",
-        "Accuracy after the last task, the mean over all tasks, against all that is kept to learn on. Filled marks keep no "
-        f"data, hollow ones keep some{use}; the upper left is best.{'' if named or key else NO_KEY}",
-        (Panel(Scene(WIDTH + SIDE, HEIGHT, tuple(shapes)), f"Accuracy against bytes kept: {figures}."),),
-        Table(("Method", "Accuracy", "Bytes kept", "Keeps data?", "Grows?"), tuple(rows)),
+        "Mean accuracy over all tasks after the last one, against everything that is kept. Filled marks keep no data, hollow "
+        f"ones keep some{outside}. The upper left is best.{'' if named or key else _NO_KEY}",
+        [Drawing(_WIDTH + _SIDE, _HEIGHT, shapes, f"Accuracy against bytes kept: {numbers}.")],
+        ("Method", "Accuracy", "Bytes kept", "Keeps data?", "Grows?"),
+        [(s.marked_name, s.accuracy_text, human_bytes(b), yes_no(s.keeps_data), yes_no(s.grows)) for s, _, b in shown],
         key,
         named,
     )
 
 
-def accuracy(summaries: Sequence[Summary], looks: Looks) -> Plot | None:
+def accuracy(summaries: Sequence[Summary], styles: Styles) -> Plot | None:
     """Plot the mean accuracy over the tasks seen so far, after each task."""
     shown = [(s, s.curve) for s in summaries if s.curve is not None]
     if not shown:
         return None
     series = [(s.name, curve, s.run_curves if s.runs > 1 else []) for s, curve in shown]
-    scene, named = curves(series, looks, "mean accuracy on the tasks so far")
-    key = _key(shown, looks)
-    tasks = max(len(curve) for _, curve in shown)
+    shapes, named = _curves(series, styles, "mean accuracy on the tasks so far")
+    key = _key([s for s, _ in shown], styles)
     ends = "; ".join(f"{s.name} {percent(curve[-1])}" for s, curve in shown)
+    alternative = f"Mean accuracy over the tasks seen so far. After the last task: {ends}."
     return Plot(
         "accuracy",
         "Accuracy after each task",
-        "The mean over the tasks so far, with all classes seen so far as candidates. Strong lines are means over runs, thin "
-        f"lines are single runs.{'' if named or key else NO_KEY}",
-        (Panel(scene, f"Mean accuracy over the tasks seen so far. After the last task: {ends}."),),
-        Table(
-            ("Method", *(f"after {task}" for task in range(1, tasks + 1))),
-            tuple((s.name, *map(percent, curve)) for s, curve in shown),
-        ),
+        "Mean over the tasks so far; all classes seen so far are candidates. Strong lines are means over runs, thin lines are "
+        f"single runs.{'' if named or key else _NO_KEY}",
+        [Drawing(_WIDTH, _HEIGHT, shapes, alternative, side=_SIDE * named)],
+        ("Method", *_after_each(max(len(curve) for _, curve in shown))),
+        [(s.name, *map(percent, curve)) for s, curve in shown],
         key,
         named,
     )
 
 
-def curves(
-    series: Sequence[tuple[str, Sequence[float], Sequence[Sequence[float]]]], looks: Looks, title: str, low: float = 1.0
-) -> tuple[Scene, bool]:
-    """Draw a strong line and thin ones for each series, a value a task; say also whether there was room for their names."""
-    tasks = max(len(curve) for _, curve, _ in series)
-    x = task_axis(tasks, LEFT + 12, WIDTH - 10)
-    y = _accuracy_axis([low, *(v for _, curve, runs in series for line in (curve, *runs) for v in line)], title)
-    shapes = frame(x, y, WIDTH, HEIGHT)
-    for name, curve, runs in series:
-        for role, lines in (("run", runs), ("mean", [curve])):
-            shapes += [Line(_places(line, x, y), role, looks[name]) for line in lines]
-        shapes += [
-            Marks((place,), looks[name], f"{name}, after task {task}: {percent(value)}")
-            for task, (place, value) in enumerate(zip(_places(curve, x, y), curve, strict=True), start=1)
-        ]
-    gap = min(17.0, (BOTTOM - TOP) / len(series))
-    if gap < 12:
-        return Scene(WIDTH, HEIGHT, tuple(shapes)), False
-    wanted = spread([y.scale(curve[-1]) for _, curve, _ in series], gap)
-    lift = min(0.0, BOTTOM + 4 - max(wanted)) + max(0.0, TOP - 4 - min(wanted))
-    for (name, curve, _), at in zip(series, wanted, strict=True):
-        start = (x.scale(len(curve)) + 7, y.scale(curve[-1]))
-        shapes.append(Line((start, (WIDTH + 10, at + lift), (WIDTH + 14, at + lift)), "lead", looks[name]))
-        shapes.append(Label((WIDTH + 18, at + lift + 4), clip(name, 19), "name"))
-    return Scene(WIDTH, HEIGHT, tuple(shapes), SIDE), True
+def forgetting(summaries: Sequence[Summary], styles: Styles) -> Plot | None:
+    """Plot how much of each task's best accuracy is lost at the end, least first."""
+    shown = sorted(((s.forgetting, s) for s in summaries if s.forgetting is not None), key=lambda pair: pair[0])
+    if not shown:
+        return None
+    runs = [[float(run["scores"]["forgetting"]) for run in s.results] for _, s in shown]
+    values = [value for own in runs for value in own]
+    axis = linear_axis(min(0, *values), max(0.05, *values), 8, _WIDTH + _SIDE - 12, "", _tick_percent)
+    rows = [
+        (s.name, percent_pm(value, stdev(own) if len(own) > 1 else None))
+        for (value, s), own in zip(shown, runs, strict=True)
+    ]
+    shapes: list[Shape] = []
+    for row, ((value, s), own) in enumerate(zip(shown, runs, strict=True)):
+        y, style = row * _ROW + 26, styles[s.name]
+        shapes.append(Line([(axis(0), y), (axis(value), y)], "mean", style))
+        shapes += [Line([(axis(run), y - 5), (axis(run), y + 5)], "whisker", style) for run in own]
+        shapes.append(Marks([(axis(value), y)], style, ": ".join(rows[row]), 5.5))
+    return Plot(
+        "forgetting",
+        "Forgetting",
+        "Mean loss from a task’s best accuracy to its last. Small strokes are single runs.",
+        [_bar_chart(axis, rows, shapes, "Forgetting, least first")],
+        ("Method", "Forgetting"),
+        rows,
+    )
+
+
+def time(summaries: Sequence[Summary], styles: Styles) -> Plot | None:
+    """Plot the seconds of training and of evaluation, least first."""
+
+    def seconds(summary: Summary, part: str) -> float:
+        return fmean(sum(run["seconds"].get(part, ())) for run in summary.results)
+
+    shown = [(s.seconds, s, seconds(s, "train"), seconds(s, "evaluate")) for s in summaries if s.seconds is not None]
+    if not shown:
+        return None
+    shown.sort(key=lambda row: row[0])
+    longest = max(max(total, train + evaluate) for total, _, train, evaluate in shown)
+    axis = linear_axis(0, max(longest, 1e-3), 8, _WIDTH + _SIDE - 12, "", lambda value: f"{value:,.6g} s")
+    rows = [(s.name, f"{_seconds(total)} s") for total, s, *_ in shown]
+    shapes: list[Shape] = []
+    for row, (_, s, train, evaluate) in enumerate(shown):
+        y, role = row * _ROW + 21, f"s{styles[s.name].colour}"
+        start, middle, end = axis(0), axis(train), axis(train + evaluate)
+        shapes.append(Box((start, y), max(middle - start, 1), 10, role, f"{s.name}: training {_seconds(train)} s"))
+        shapes.append(Box((middle, y), end - middle, 10, f"{role} faint", f"evaluation {_seconds(evaluate)} s"))
+    return Plot(
+        "time",
+        "Time",
+        "Mean seconds per run. Solid: training; pale: evaluation after each task. The number is the whole run.",
+        [_bar_chart(axis, rows, shapes, "Mean seconds per run, shortest first")],
+        ("Method", "Training (s)", "Evaluation (s)", "Whole run (s)"),
+        [(s.name, *map(_seconds, (train, evaluate, total))) for total, s, train, evaluate in shown],
+    )
 
 
 def matrices(summaries: Sequence[Summary]) -> Plot | None:
-    """Plot the accuracy on each task, after each task, one map a method."""
+    """Plot the accuracy on each task, after each task, one heat map per method."""
     shown = [(s, s.matrix) for s in summaries if s.matrix is not None]
     if not shown:
         return None
-    tasks = max(len(matrix) for _, matrix in shown)
-    rows = tuple(
-        (f"{s.name}, after task {number}", *(percent(v) for v in row), *[""] * (tasks - len(row)))
-        for s, matrix in shown
-        for number, row in enumerate(matrix, start=1)
-    )
-    panels = []
+    panels, rows = [], []
     for s, matrix in shown:
         ends = "; ".join(f"task {task} {percent(value)}" for task, value in enumerate(matrix[-1], start=1))
-        label = f"Accuracy matrix of {s.name}. After the last task: {ends}."
-        panels.append(Panel(_heat(matrix), label, clip(s.name)))
+        size, shapes = _heat_map(matrix)
+        alternative = f"Accuracy matrix of {s.name}. After the last task: {ends}."
+        # There is room for the words along both sides of a small map.
+        panels.append(Drawing(max(size, 150), max(size, 104), shapes, alternative, clip(s.name)))
+        rows += [(f"{s.name}, after task {task}", *map(percent, row)) for task, row in enumerate(matrix, start=1)]
     return Plot(
         "matrices",
-        "What is left of each task",
+        "Accuracy per task",
         "Each row is the state after one task, each column the accuracy on one task, in per cent. A column that fades "
         "downwards is a task that is forgotten.",
-        tuple(panels),
-        Table(("Method", *(f"task {task}" for task in range(1, tasks + 1))), rows),
+        panels,
+        ("Method", *(f"task {task}" for task in range(1, max(len(matrix) for _, matrix in shown) + 1))),
+        rows,
         wide=True,
         columns=min(4, math.ceil(len(panels) / math.ceil(len(panels) / 4))),  # six stand as three and three
     )
 
 
-def _heat(matrix: Matrix) -> Scene:
+def ranks(summaries: Sequence[Summary]) -> Plot | None:
+    """Plot the share of directions that the projector of each layer leaves free, after each task."""
+    panels, rows, thresholds = [], [], set()
+    for s in summaries:
+        runs = [run["ranks"] for run in s.results if run.get("ranks")]
+        if not runs:
+            continue
+        thresholds |= {f"{run['threshold']:g}" for run in runs}
+        for title, meaning, share in (
+            ("rank / width", "share of directions that are free", lambda layer: layer["rank"] / layer["width"]),
+            ("tr P / width", "mean eigenvalue of the projector", lambda layer: layer["trace"]),
+        ):
+            values = [_layers(run, share) for run in runs]
+            if len({tuple((layer, len(curve)) for layer, curve in run.items()) for run in values}) > 1:
+                raise ValueError(f"The runs of {s.name!r} on {s.stream!r} have ranks of different layers or tasks.")
+            means = {layer: np.mean([run[layer] for run in values], axis=0).tolist() for layer in values[0]}
+            styles = {layer: series_style(rank, COLOURS) for rank, layer in enumerate(means)}
+            shapes, named = _curves([(layer, curve, []) for layer, curve in means.items()], styles, title, low=0.0)
+            ends = "; ".join(f"{layer} {percent(curve[-1])}" for layer, curve in means.items())
+            alternative = f"{s.name}, {meaning}. After the last task: {ends}."
+            panels.append(Drawing(_WIDTH, _HEIGHT, shapes, alternative, group=s.name, side=_SIDE * named))
+            rows += [(f"{s.name}, {layer}, {title}", *map(percent, curve)) for layer, curve in means.items()]
+    if not panels:
+        return None
+    return Plot(
+        "ranks",
+        "Free directions in the projectors",
+        "One line per layer. rank / width: the share of directions that old tasks have not used up (eigenvalue of the layer’s "
+        f"projector above {' or '.join(sorted(thresholds))}). tr P / width: the mean eigenvalue. A layer at 0 cannot learn any "
+        "more.",
+        panels,
+        ("Method, layer", *_after_each(max(map(len, rows)) - 1)),
+        rows,
+        wide=True,
+        columns=2,
+    )
+
+
+def features(summaries: Sequence[Summary]) -> Plot | None:
+    """Plot the features of test images after each task, as t-SNE lays them out: one run per method."""
+    shown = [
+        (s, run) for s in summaries if (run := next((r for r in s.results if r.get("features")), None)) is not None
+    ]
+    classes = dict.fromkeys(
+        run["features"]["classes"][row] for _, run in shown for task in run["features"]["tasks"] for row in task["rows"]
+    )
+    styles = {name: series_style(rank, COLOURS) for rank, name in enumerate(classes)}
+    panels, rows = [], []
+    for s, run in shown:
+        group, shares = f"{s.name}, seed {run['seed']}", []
+        for number, task in enumerate(run["features"]["tasks"], start=1):
+            names = [run["features"]["classes"][row] for row in task["rows"]]
+            share = neighbour_agreement(task["points"], names)
+            title = f"after task {number}: {100 * share:.0f}%"
+            alternative = (
+                f"{group}: features after task {number}; {percent(share)} of the images lie next to one of their class."
+            )
+            panels.append(Drawing(_PLANE, _PLANE, _scatter(task["points"], names, styles), alternative, title, group))
+            shares.append(share)
+        rows.append((s.name, *map(percent, shares)))
+    if not panels:
+        return None
+    tasks = max(map(len, rows)) - 1
+    return Plot(
+        "features",
+        "Features after each task",
+        "t-SNE of the features of test images of the classes seen so far; only who is near whom has a meaning. The percentage "
+        "is the share of images whose nearest neighbour has the same class.",
+        panels,
+        ("Method", *_after_each(tasks)),
+        rows,
+        [(style, clip(name)) for name, style in styles.items()],
+        named=len(classes) > 30,  # a key of a hundred classes helps nobody; tooltips name the class of a mark
+        wide=True,
+        columns=max(2, min(tasks, 5)),
+    )
+
+
+def neighbour_agreement(points: Sequence[Sequence[float]], names: Sequence[str]) -> float:
+    """Share of points whose nearest neighbour has the same name."""
+    if len(points) < 2:
+        return 1.0
+    nearest = NearestNeighbors(n_neighbors=1).fit(points).kneighbors(return_distance=False)[:, 0]
+    return fmean(names[i] == names[j] for i, j in enumerate(nearest))
+
+
+def confusion_map(matrix: NDArray[np.int64], labels: Sequence[str], alternative: str = "") -> Drawing:
+    """Draw a matrix of counts, one row per class; the stronger a colour, the larger the share of the row.
+
+    Empty cells are not drawn one by one, so a map of many classes stays small.
+    """
+    if len(labels) > MAX_NUMBERED_CLASSES:
+        cell = max(2.0, min(13.0, 1000 / len(labels)))
+    else:  # there is room for the figure of each cell
+        roomy = 44 if len(labels) <= 6 else 34 if len(labels) <= 12 else 28 if len(labels) <= 24 else 24
+        cell = max(roomy, 8 + 8.0 * len(str(matrix.max())))
+    short = [label if len(label) <= 24 else f"{label[:13]}…{label[-10:]}" for label in labels]
+    room = 14 + 6.6 * max(map(len, short))  # for names, at both sides
+    side = cell * len(labels)
+    gap = 2 if cell >= 12 else 0  # between cells; in fine maps it would be most of them
+    shapes: list[Shape] = [Box((room, room), side - gap, side - gap, "h0")]
+    for at in range(0, len(labels), math.ceil(13 / cell)):
+        middle = room + (at + 0.5) * cell + 3
+        shapes.append(Label((room - 6, middle), short[at], anchor="end"))
+        shapes.append(Label((middle, room - 6), short[at], rotated=True))
+    photos = matrix.sum(axis=1)
+    for i, j in np.argwhere(matrix > 0):
+        x, y, count, total = room + j * cell, room + i * cell, int(matrix[i, j]), int(photos[i])
+        shade = max(1, round((SHADES - 1) * math.sqrt(count / total)))  # the root, so that one photo of many is visible
+        what = "correct" if i == j else f"classified as {labels[j]}"
+        shapes.append(Box((x, y), cell - gap, cell - gap, f"h{shade}", f"{labels[i]}: {count:,} of {total:,} {what}"))
+        if len(labels) <= MAX_NUMBERED_CLASSES:
+            shapes.append(Label((x + cell / 2 - 1, y + cell / 2 + 3), str(count), f"t{shade}", "middle"))
+    return Drawing(room + side, room + side, shapes, alternative)
+
+
+def bars(rows: Sequence[tuple[str, float, str]], title: str, limit: float | None = None) -> Drawing:
+    """Draw a bar for each row (name, share, text); shares above `limit` are marked."""
+    height, left, length, numbers = len(rows) * 30 + 6, 190, 420, 120
+    shapes: list[Shape] = [Line([(left, 0), (left, height)], "base")]
+    if limit is not None:
+        x = left + limit * length
+        shapes.append(Line([(x, 0), (x, height)], "mean", SeriesStyle(1, 0, dashed=True)))
+        shapes.append(Label((x, height + 14), f"{limit}", "axis", "middle"))
+    for row, (name, share, words) in enumerate(rows):
+        y = row * 30 + 8
+        colour = "s1" if limit is not None and share > limit else "s0"
+        shapes.append(Label((left - 8, y + 14), name if len(name) <= 26 else f"…{name[-25:]}", "axis", "end"))
+        shapes.append(Box((left, y), max(1.0, share * length), 18, colour, f"{name}: {words}"))
+        behind = share if limit is None else 1.0  # clear of the limit's line
+        shapes.append(Label((left + behind * length + 6, y + 14), words, "value"))
+    alternative = f"{title}: {'; '.join(f'{name} {words}' for name, _, words in rows)}."
+    return Drawing(left + length + numbers, height + (0 if limit is None else 20), shapes, alternative)
+
+
+def _curves(
+    series: Sequence[tuple[str, Sequence[float], Sequence[Sequence[float]]]],
+    styles: Styles,
+    title: str,
+    low: float = 1.0,
+) -> tuple[list[Shape], bool]:
+    """Draw a strong line and thin ones for each series, one value per task; tell whether there was room for their names."""
+    tasks = max(len(curve) for _, curve, _ in series)
+    ticks = [(task, str(task)) for task in range(1, tasks + 1, math.ceil(tasks / 10))]
+    x = Axis(1, tasks, _LEFT + 12, _WIDTH - 10, ticks, "after task")
+    y = _accuracy_axis([low, *(v for _, curve, runs in series for line in (curve, *runs) for v in line)], title)
+
+    def points(values: Sequence[float]) -> list[Point]:
+        return [(x(task), y(value)) for task, value in enumerate(values, start=1)]
+
+    shapes = frame(x, y, _WIDTH, _HEIGHT)
+    for name, curve, runs in series:
+        shapes += [Line(points(run), "run", styles[name]) for run in runs]
+        shapes.append(Line(points(curve), "mean", styles[name]))
+        for task, (point, value) in enumerate(zip(points(curve), curve, strict=True), start=1):
+            shapes.append(Marks([point], styles[name], f"{name}, after task {task}: {percent(value)}"))
+    gap = min(17.0, (_BOTTOM - _TOP) / len(series))
+    if gap < 12:
+        return shapes, False
+    heights = spread_labels([y(curve[-1]) for _, curve, _ in series], gap)
+    shift = min(0.0, _BOTTOM + 4 - max(heights)) + max(0.0, _TOP - 4 - min(heights))
+    for (name, curve, _), height in zip(series, heights, strict=True):
+        start, end = (x(len(curve)) + 7, y(curve[-1])), height + shift
+        shapes.append(Line([start, (_WIDTH + 10, end), (_WIDTH + 14, end)], "lead", styles[name]))
+        shapes.append(Label((_WIDTH + 18, end + 4), clip(name, 19), "name"))
+    return shapes, True
+
+
+def _heat_map(matrix: Matrix) -> tuple[float, list[Shape]]:
+    """Draw a lower triangle of accuracies; return its side as well."""
     size = len(matrix)
     cell = 40 if size <= 6 else 32 if size <= 10 else 26 if size <= 20 else 12
     shapes: list[Shape] = [
         Label((34, 10), "accuracy on task"),
-        Label((10, 34), "after task", anchor="end", turned=True),
+        Label((10, 34), "after task", anchor="end", rotated=True),
     ]
     for i, row in enumerate(matrix):
         if i % math.ceil(12 / cell * size / 20) == 0 or cell > 12:
             shapes.append(Label((28, 34 + (i + 0.5) * cell + 3), str(i + 1), anchor="end"))
             shapes.append(Label((34 + (i + 0.5) * cell - 1, 28), str(i + 1), anchor="middle"))
         for j, value in enumerate(row):
-            x, y = 34 + j * cell, 34 + i * cell
-            shade = round(max(0.0, min(1.0, value)) * (SHADES - 1))
+            x, y, shade = 34 + j * cell, 34 + i * cell, round(value * (SHADES - 1))
             title = f"After task {i + 1}, task {j + 1}: {percent(value)}"
             shapes.append(Box((x, y), cell - 2, cell - 2, f"h{shade}", title))
-            if cell > 12:  # in finer maps numbers would only be dirt
+            if cell > 12:  # in finer maps numbers cannot be read
                 words = f"{100 * value:.{1 if cell == 40 else 0}f}".replace("100.0", "100")
                 shapes.append(Label((x + cell / 2 - 1, y + cell / 2 + 3), words, f"t{shade}", "middle"))
-    side = size * cell + 36
-    return Scene(max(side, 150), max(side, 104), tuple(shapes))  # room for the words along both sides
+    return size * cell + 36, shapes
+
+
+def _scatter(points: Sequence[Sequence[float]], names: Sequence[str], styles: Styles) -> list[Shape]:
+    array = np.asarray(points, dtype=np.float64).reshape(-1, 2)
+    if not len(array):
+        return []
+    low, high = array.min(0), array.max(0)
+    pixels = _PLANE / 2 + (_PLANE - 16) * (array - (low + high) / 2) / (float((high - low).max()) or 1.0)
+    by_class: dict[str, list[Point]] = {}
+    for name, (x, y) in zip(names, pixels.tolist(), strict=True):
+        by_class.setdefault(name, []).append((x, y))
+    return [Marks(own, styles[name], name, 3.2) for name, own in by_class.items()]
+
+
+def _layers(ranks: Mapping[str, Any], share: Callable[[Mapping[str, float]], float]) -> dict[str, list[float]]:
+    """A share for each task, by layer."""
+    layers: dict[str, list[float]] = {}
+    for task in ranks["tasks"]:
+        for layer, one in task.items():
+            layers.setdefault(layer, []).append(share(one))
+    return layers
+
+
+def _bar_chart(axis: Axis, rows: Sequence[tuple[str, str]], bars: Sequence[Shape], title: str) -> Drawing:
+    """Draw a name and a number above each bar, so that a long name takes no room from it, and a phone can show both."""
+    bottom = len(rows) * _ROW
+    shapes: list[Shape] = [Line([(axis(tick), 2), (axis(tick), bottom + 2)], "grid") for tick, _ in axis.ticks]
+    shapes += [Label((axis(tick), bottom + 18), words, anchor="middle") for tick, words in axis.ticks]
+    for row, (name, words) in enumerate(rows):
+        shapes.append(Label((8, row * _ROW + 14), clip(name, 40), "name"))
+        shapes.append(Label((_WIDTH + _SIDE - 12, row * _ROW + 14), words, "value", "end"))
+    numbers = "; ".join(f"{name} {words}" for name, words in rows)
+    return Drawing(_WIDTH + _SIDE, bottom + 26, [*shapes, *bars], f"{title}: {numbers}.")
 
 
 def _accuracy_axis(values: Sequence[float], title: str) -> Axis:
     low = max(0.0, min(0.9, math.floor(10 * min(values) - 0.1) / 10))
-    return linear_axis(low, max(1.0, *values), BOTTOM, TOP, title, per_cent)
+    return linear_axis(low, max(1.0, *values), _BOTTOM, _TOP, title, _tick_percent)
 
 
-def _places(values: Sequence[float], x: Axis, y: Axis) -> tuple[tuple[float, float], ...]:
-    return tuple((x.scale(task), y.scale(value)) for task, value in enumerate(values, start=1))
+def _key(summaries: Sequence[Summary], styles: Styles) -> list[tuple[SeriesStyle, str]]:
+    """Each series with its style; nothing where two look alike, since such a key would mislead."""
+    key = {s.name: styles[s.name] for s in summaries}
+    own = [style for style in key.values() if not style.dashed]
+    return [(style, name) for name, style in key.items()] if len(set(own)) == len(own) else []
 
 
-def _key(shown: Sequence[tuple[Summary, *tuple[object, ...]]], looks: Looks) -> tuple[tuple[Look, str], ...]:
-    """Return each series with its look; nothing where two look alike, since such a key would mislead."""
-    key = {row[0].name: looks[row[0].name] for row in shown}
-    own = [look for look in key.values() if not look.dashed]
-    return tuple((look, name) for name, look in key.items()) if len(set(own)) == len(own) else ()
+def _after_each(tasks: int) -> list[str]:
+    return [f"after {task}" for task in range(1, tasks + 1)]
 
 
-def per_cent(value: float) -> str:
-    """Write a tick of an axis of fractions.
-
-    Examples
-    --------
-    >>> per_cent(0.25)
-    '25%'
-    """
+def _tick_percent(value: float) -> str:
     return f"{round(100 * value, 6):g}%".replace("-", "−")
 
 
-def _short_bytes(value: float) -> str:
-    return human_bytes(value).replace(".0 ", " ")
+def _seconds(value: float) -> str:
+    return f"{value:,.1f}" if value >= 1 else f"{value:.2g}"

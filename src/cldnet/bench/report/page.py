@@ -1,227 +1,279 @@
-"""The report as one HTML file that needs nothing else: no font, no network, and no script but its own."""
+"""The report of a folder of results: one HTML page that needs nothing else, and every plot as SVG and PNG."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
-from cldnet.bench.report.details import page_data
-from cldnet.bench.report.notes import notes
-from cldnet.bench.report.reading import class_orders, legible, share
-from cldnet.bench.report.scene import Panel, Plot, Table
-from cldnet.bench.report.style import page_style, read
-from cldnet.bench.report.svg import drawing, key_mark, text
-from cldnet.bench.report.tables import (
-    Row,
-    html_table,
-    link,
-    needs_the_task,
-    results_columns,
-    runs_columns,
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from cldnet.bench.formatting import NEEDS_THE_TASK, NOT_RUN, counted, human_bytes, percent
+from cldnet.bench.report.drawing import Plot, clean, key_mark, new_figure, png_file, read_file, svg, svg_file
+from cldnet.bench.report.figures import BOUNDS, plots_of, series_styles
+from cldnet.bench.results import Folder, read_folder
+from cldnet.bench.summary import Result, Summary, summarise
+from cldnet.bench.table import NO_FIGURE, class_orders, outside_notes
+from cldnet.storage import write_atomically
+
+
+def href(path: str) -> str:
+    """Quote the path of a file near the page as a link that cannot lead elsewhere."""
+    # "./" and quoted colons keep the link on this site: no "javascript:", no "//elsewhere".
+    return f"./{quote(path, safe='/', errors='replace')}"
+
+
+#: Values are cleaned (see `clean`) and escaped as they are written, unless they are markup of our own.
+page_environment = Environment(
+    loader=PackageLoader("cldnet.bench.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    finalize=lambda value: value if hasattr(value, "__html__") else clean(value),
 )
-from cldnet.bench.results import Folder
-from cldnet.bench.summary import Summary
-from cldnet.bench.wording import NEEDS_THE_TASK, percent
-
-__all__ = ["Drawn", "render_page"]
-
-#: Plots of each stream, with the names of their files relative to the page.
-Drawn = Mapping[str, Sequence[tuple[Plot, Sequence[str]]]]
+page_environment.globals |= {"counted": counted, "href": href, "key_mark": key_mark, "read_file": read_file, "svg": svg}
+page_environment.filters |= {"bytes": human_bytes, "commas": "{:,}".format, "percent": percent}
 
 
-def render_page(folder: Folder, summaries: Sequence[Summary], drawn: Drawn, link_to: Callable[[str], str]) -> str:
-    """Return the page as HTML.
+def render(template: str, **context: object) -> str:
+    """Render a template of this package."""
+    return page_environment.get_template(template).render(context)
 
-    Parameters
-    ----------
-    folder : Folder
-    summaries : sequence of Summary
-    drawn : mapping
-        The plots; see `Drawn`.
-    link_to : callable
-        From the name of a result's file to its path as seen from the page.
+
+@dataclass(frozen=True)
+class Report:
+    """Files of a report: the page and its plots. `missing` says why there are no PNG files."""
+
+    page: Path
+    plots: list[Path]
+    missing: str | None
+
+
+def write_report(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Write the page of a folder of results, ``index.html``, and every plot as SVG and PNG into ``plots`` beside it.
+
+    Equal results give equal files. Plots of an earlier report in the same place that this one does not have are removed;
+    no other file is. Results are untrusted, so everything in them is escaped.
     """
-    rows = _rows(folder, summaries)
-    columns, run_columns = results_columns(summaries), runs_columns(rows, link_to)
-    script = read("page.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+    found = read_folder(folder)
+    summaries = summarise(found.results, found.planned)
+    if not summaries:
+        raise ValueError(f"There are no results to show in {str(found.path)!r}. `cldnet bench SPEC.toml` makes some.")
+    target = found.path if out is None else Path(out)
+    writers: dict[str, Callable[[Plot, str], bytes]] = {"svg": svg_file}
+    missing = None
+    try:
+        new_figure(1, 1)
+        writers["png"] = png_file
+    except ImportError as error:
+        missing = str(error)
+    styles = series_styles(summaries)
+    plots: dict[str, list[tuple[Plot, list[str]]]] = {}
+    for stream, name in _file_names([s.stream for s in summaries]).items():
+        drawn = plots_of([s for s in summaries if s.stream == stream], styles)
+        plots[stream] = [(plot, [f"plots/{name}-{plot.name}.{kind}" for kind in writers]) for plot in drawn]
+    page = _render(found, summaries, plots, Path(os.path.relpath(found.path, target)))
+    before = _linked_plots(target / "index.html")
+    (target / "plots").mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    total = sum(len(files) for own in plots.values() for _, files in own)
+    for stream, own in plots.items():
+        for plot, files in own:
+            for file, write in zip(files, writers.values(), strict=True):
+                write_atomically(target / file, write(plot, f"{plot.title}: {stream}"))
+                written.append(target / file)
+                if on_progress is not None:
+                    on_progress(len(written), total)
+    write_atomically(target / "index.html", page.encode())
+    for name in before - {path.name for path in written}:
+        (target / "plots" / name).unlink(missing_ok=True)
+    return Report(target / "index.html", written, missing)
+
+
+def _file_names(streams: Iterable[str]) -> dict[str, str]:
+    """Give every stream a name of its own that is safe in a path."""
+    names: dict[str, str] = {}
+    for stream in dict.fromkeys(streams):
+        name = re.sub(r"[^\w.,=+-]+", "-", stream, flags=re.ASCII).strip("-.")[:80] or "stream"
+        while name in names.values():
+            name += "-"
+        names[stream] = name
+    return names
+
+
+def _linked_plots(page: Path) -> set[str]:
+    """Names of the plots that an earlier report in the same place links to."""
+    try:
+        html = page.read_text("utf-8", "replace")
+    except OSError:
+        return set()
+    names = map(unquote, re.findall(r'<a href="\./plots/([\w.%-]+)">(?:SVG|PNG)</a>', html, flags=re.ASCII))
+    return {name for name in names if re.fullmatch(r"[\w.,=+-]+-[a-z]+\.(?:svg|png)", name, flags=re.ASCII)}
+
+
+# The page
+
+
+class Run(NamedTuple):
+    """A run of a method; without a result if it was not run, and then perhaps with the reason why it failed."""
+
+    summary_index: int
+    summary: Summary
+    seed: int
+    result: Result | None
+    failure: str = ""
+
+
+def _render(
+    folder: Folder,
+    summaries: Sequence[Summary],
+    plots: Mapping[str, Sequence[tuple[Plot, Sequence[str]]]],
+    results: Path,
+) -> str:
+    """Render the page of plots and their files by stream; `results` is the folder of results as seen from it."""
+    runs, script = _runs(folder, summaries), read_file("page.js")
+    there = {result["file"] for s in summaries for result in s.results}
+    return render(
+        "report.html.j2",
+        folder=folder,
+        failures={file: reason for file, reason in folder.failures.items() if file not in there},
+        unread=dict.fromkeys((cell.stream, cell.why) for cell in folder.planned if cell.why),
+        summaries=summaries,
+        bounds=BOUNDS,
+        best=_best(summaries),
+        needs_the_task=_needs_the_task,
+        NEEDS_THE_TASK=NEEDS_THE_TASK,
+        NOT_RUN=NOT_RUN,
+        NO_FIGURE=NO_FIGURE,
+        orders=len({_json(result["stream"]["class_order"]) for s in summaries for result in s.results}),
+        order_note=_order_note(summaries),
+        outside_notes=list(outside_notes(summaries)),
+        plots=plots,
+        runs=runs,
+        results=results,
+        leaks=_leaks(summaries),
+        details=details_json(runs),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-    body = "\n".join(
-        (
-            _head(folder, summaries),
-            f'<section aria-labelledby="results-title">\n<h2 id="results-title">Results</h2>\n{_filters(summaries)}',
-            html_table("results", "Results by method: means over the runs", columns, summaries),
-            f"{notes(summaries)}\n</section>",
-            *(_stream(at, stream, drawn[stream], summaries) for at, stream in enumerate(drawn)),
-            '<section aria-labelledby="runs-title">\n<h2 id="runs-title">Every run</h2>\n'
-            "<p>Each figure above is a mean over some of these. Open a run to see what it takes to repeat and to check it.</p>",
-            html_table("runs", "All runs, one a row", run_columns, rows) + "\n</section>",
-            _leaks(summaries),
-        )
-    )
+
+
+def _runs(folder: Folder, summaries: Sequence[Summary]) -> list[Run]:
+    reasons = {(cell.stream, cell.method, cell.label, cell.seed): folder.why_missing(cell) for cell in folder.planned}
+    runs = []
+    for index, s in enumerate(summaries):
+        runs += [Run(index, s, int(result["seed"]), result) for result in s.results]
+        stream = s.results[0].get("cell", {}).get("stream", s.stream) if s.results else s.stream
+        runs += [Run(index, s, seed, None, reasons.get((stream, s.method, s.label, seed), "")) for seed in s.missing]
+    return runs
+
+
+def _best(summaries: Sequence[Summary]) -> dict[str, float]:
+    """The highest accuracy of each stream, not counting the bounds, where there are several to compare."""
+    rivals: dict[str, list[float]] = {}
+    for s in summaries:
+        if s.accuracy is not None and s.method not in BOUNDS:
+            rivals.setdefault(s.stream, []).append(s.accuracy)
+    return {stream: max(values) for stream, values in rivals.items() if len(values) > 1}
+
+
+def _needs_the_task(summary: Summary) -> bool:
+    """Whether a method has no class-incremental accuracy, because it needs the task."""
+    # Without forgetting alone, a method needs no task: there is nothing to forget after a single one.
+    return bool(summary.results) and all(run["scores"]["average_accuracy"] is None for run in summary.results)
+
+
+def _order_note(summaries: Sequence[Summary]) -> str:
+    """Say whether each seed has its own class order: a deviation over one order is less informative."""
+    found = {class_orders(summaries, s.stream) for s in summaries} - {""}
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{text(folder.title)}</title>\n<style>\n{page_style()}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        f'<script type="application/json" id="data">{page_data(summaries, rows, columns, run_columns)}</script>\n'
-        f"<script>{script}</script>\n</body>\n</html>\n"
+        "each with its own class order"
+        if found <= {"own"}
+        else f"{'all' if found == {'same'} else 'some'} with the same class order"
     )
 
 
-def _rows(folder: Folder, summaries: Sequence[Summary]) -> list[Row]:
-    reasons = {(cell.stream, cell.method, cell.label, cell.seed): folder.why_not(cell) for cell in folder.planned}
+def _leaks(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
+    """What the models would seem to reach if the evaluation let in test data: rows of a table."""
     rows = []
-    for summary in summaries:
-        rows += [Row(summary, int(result["seed"]), result) for result in summary.results]
-        cell = summary.results[0].get("cell", {}) if summary.results else {}
-        stream = cell.get("stream", summary.stream)
-        for seed in summary.missing:
-            why = reasons.get((stream, summary.method, summary.label, seed), "")
-            rows.append(Row(summary, seed, None, why))
+    for s in summaries:
+        runs = [(result.get("diagnostics") or {}).get("leaky") or {} for result in s.results]
+        columns = [
+            [run[name] for run in runs if run.get(name) is not None]
+            for name in ("task_known", "own_test_statistics", "best_epoch")
+        ]
+        if any(columns):
+            rows.append((s.name, s.stream, s.accuracy_text, *(percent(fmean(c)) if c else "–" for c in columns)))
     return rows
 
 
-def _head(folder: Folder, summaries: Sequence[Summary]) -> str:
-    names = len({s.name for s in summaries})
-    streams = list(dict.fromkeys(s.stream for s in summaries))
-    orders = class_orders(result for s in summaries for result in s.results)
-    said = text(streams[0]) if len(streams) == 1 else _count(len(streams), "stream")
-    notices = []
-    missing, runs = sum(len(s.missing) for s in summaries), sum(s.runs for s in summaries)
-    if missing:
-        are = "is" if missing == 1 else "are"
-        notices.append(f"<li>{missing} of {_count(missing + runs, 'run')} {are} not there yet.</li>")
-    files = {result["file"] for s in summaries for result in s.results}
-    for file, reason in folder.failures.items():
-        if file not in files:
-            notices.append(f"<li>Failed when last tried: <code>{text(file)}</code>. {text(reason)}</li>")
-    unread = dict.fromkeys((cell.stream, cell.why) for cell in folder.planned if cell.why)
-    notices += [f"<li>{text(stream)} could not be read: {text(why)}</li>" for stream, why in unread]
-    if folder.left_out:
-        listed = ", ".join(f"<code>{text(name)}</code>" for name in folder.left_out)
-        notices.append(f"<li>Left out, since they are not of this plan: {listed}.</li>")
-    sections = [("results-title", "Results"), *((f"stream-{at}", stream) for at, stream in enumerate(streams))]
-    sections += [("runs-title", "Every run"), *([("leaks", "Leaks")] if any(map(_leaky, summaries)) else [])]
-    return (
-        f'<header>\n<h1>{text(folder.title)}</h1>\n<p class="lead-in">{_count(names, "method")} learned {said}, one task after '
-        f"the other, in {_count(len(orders), 'class order')}: {_count(runs, 'run')}.</p>\n"
-        + (f'<ul class="notices">{"".join(notices)}</ul>\n' if notices else "")
-        + '<nav aria-label="Parts of this page">'
-        + " ".join(f'<a href="#{anchor}">{text(name)}</a>' for anchor, name in sections)
-        + "</nav>\n</header>"
-    )
+def details_json(runs: Sequence[Run]) -> Markup:
+    """Return what the script shows of each run, as JSON that may stand inside a ``<script>``."""
+    texts: dict[str, int] = {}  # most runs have most of their texts in common
+    details = []
+    for run in runs:
+        if run.result is not None:
+            facts = _facts(run.result)
+        else:
+            facts = (
+                {"Failed": run.failure} if run.failure else {"Not run": "This run is planned and has no result yet."}
+            )
+        numbers = [texts.setdefault(clean(text), len(texts)) for fact in facts.items() for text in fact]
+        losses = (run.result or {}).get("losses") or []
+        finite = [[float(f"{loss:.3g}") for loss in task if loss is not None] for task in losses]
+        details.append({"facts": numbers, "losses": finite})
+    data = {"details": details, "texts": list(texts)}
+    return Markup(json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))
 
 
-def _filters(summaries: Sequence[Summary]) -> str:
-    def select(name: str, label: str, values: Sequence[str]) -> str:
-        options = "".join(f'<option value="{text(value)}">{text(value)}</option>' for value in values)
-        hidden = " hidden" if len(values) < 2 else ""
-        return f'<label{hidden}>{label} <select name="{name}"><option value="">all</option>{options}</select></label>'
-
-    no_outside = ", has none from outside" if any(s.outside for s in summaries) else ""
-    return (
-        '<form id="filters" role="search" aria-label="Filter all tables" hidden>'
-        '<label>Search <input type="search" name="words" autocomplete="off" spellcheck="false"></label>'
-        f"{select('stream', 'Stream', list(dict.fromkeys(s.stream for s in summaries)))}"
-        f"{select('method', 'Method', list(dict.fromkeys(s.name for s in summaries)))}"
-        f'<label class="tick"><input type="checkbox" name="no-data"> keeps no data{no_outside}</label>'
-        '<label class="tick"><input type="checkbox" name="no-growth"> does not grow</label>'
-        '<button type="reset">Clear</button><output aria-live="polite"></output></form>'
-    )
-
-
-def _stream(at: int, stream: str, plots: Sequence[tuple[Plot, Sequence[str]]], summaries: Sequence[Summary]) -> str:
-    own = [s for s in summaries if s.stream == stream]
-    silent = [s.name for s in own if needs_the_task(s.results)]
-    remarks = [f"{text(name)} {NEEDS_THE_TASK}: it has no class-incremental accuracy to draw." for name in silent]
-    if not any(s.runs for s in own):
-        remarks.append("Nothing was run on this stream yet.")
-    figures = "\n".join(_figure(stream, plot, files) for plot, files in plots)
-    return (
-        f'<section class="stream" data-stream="{text(stream)}" aria-labelledby="stream-{at}">\n'
-        f'<h2 id="stream-{at}">{text(stream)}</h2>\n'
-        + "".join(f'<p class="note">{remark}</p>\n' for remark in remarks)
-        + (f'<div class="plots">\n{figures}\n</div>\n' if figures else "")
-        + "</section>"
-    )
+def _facts(result: Result) -> dict[str, str]:
+    """What it takes to repeat a run and to check it."""
+    stream, outside, growth = result["stream"], result.get("outside"), result.get("growth") or {}
+    parameters, losses = result.get("parameters"), result.get("losses") or ()
+    facts: dict[str, Any] = {
+        "Result file": result["file"],
+        "Run again": f"cldnet run --again {shlex.quote(result['file'])}" if "cell" in result else None,
+        "Stream": f"{stream['name']}, hash {stream['hash']}",
+        "Class order": stream["class_order"],
+        "Tasks": stream.get("tasks"),
+        "Images per task (training, test)": stream.get("rows"),
+        "Data from outside": outside
+        and f"{outside['name']}, hash {outside['hash']}, {_json(outside.get('rows'))} inputs",
+        "Backbone": result["backbone"],
+        "Configuration": result["config"],
+        "Bytes by kind": ", ".join(f"{kind} {human_bytes(size)}" for kind, size in result["bytes"].items()),
+        "Bytes after each task": result.get("bytes_after_task"),
+        "Growth in bytes, declared": growth.get("declared"),
+        "Growth in bytes, measured": growth.get("measured"),
+        "Epochs with a NaN or infinite loss": sum(loss is None for task in losses for loss in task) or None,
+        "Parameters": None if parameters is None else f"{parameters:,.0f}",
+        "Capacity (as the paper counts it)": result.get("capacity_paper"),
+        "Threads": result.get("threads"),
+        "Versions": ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+        "Machine": result.get("machine"),
+        "Code of the method": result.get("code"),
+    }
+    return {name: fact if isinstance(fact, str) else _json(fact) for name, fact in facts.items() if fact is not None}
 
 
-def _figure(stream: str, plot: Plot, files: Sequence[str]) -> str:
-    groups: dict[str, list[Panel]] = {}
-    for panel in plot.panels:
-        groups.setdefault(panel.group, []).append(panel)
-    room = f' style="--panel:{plot.panels[0].scene.width:.0f}px"' if plot.wide else ""
-    drawings = "\n".join(
-        (f"<h4>{text(group)}</h4>\n" if group else "")
-        + f'<div class="panels"{room}>{"".join(map(_panel, panels))}</div>'
-        for group, panels in groups.items()
-    )
-    key = "".join(f"<li>{key_mark(look)}{text(name)}</li>" for look, name in plot.key)
-    links = " ".join(link(file, file.rpartition(".")[2].upper()) for file in files)
-    return (
-        f'<div class="figure {plot.name}{" wide" * plot.wide}">\n'
-        f'<h3>{plot.title}</h3>\n<p class="caption">{plot.caption}</p>\n{drawings}\n'
-        + (f'<ul class="key{" always" * (not plot.named)}">{key}</ul>\n' if key else "")
-        + f'<div class="foot"><details><summary>The same as numbers</summary>\n'
-        f'{_numbers(plot.table, f"{plot.title}, {stream}")}</details><span class="files">{links}</span></div>\n</div>'
-    )
-
-
-def _panel(panel: Panel) -> str:
-    title = f"<figcaption>{text(panel.title)}</figcaption>" if panel.title else ""
-    side = panel.scene.side
-    room = f' style="padding-right:{100 * side / (panel.scene.width + side):.1f}%"' if side else ""
-    return f'<figure>{title}<div class="chart"{room}>{drawing(panel)}</div></figure>'
-
-
-def _numbers(table: Table, caption: str) -> str:
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in table.head)
-    rows = "\n".join(
-        f'<tr><th scope="row">{text(row[0])}</th>{"".join(f"<td>{text(cell)}</td>" for cell in row[1:])}</tr>'
-        for row in table.rows
-    )
-    return (
-        f'<div class="scroll" role="region" aria-label="{text(caption)}, as numbers" tabindex="0"><table>'
-        f"<caption>{text(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
-    )
-
-
-def _leaky(summary: Summary) -> list[dict[str, float | None]]:
-    found = []
-    for result in summary.results:
-        with legible(result, "diagnostics"):
-            leaky = (result.get("diagnostics") or {}).get("leaky") or {}
-            names = ("task_known", "own_test_statistics", "best_epoch")
-            figures = {name: None if leaky.get(name) is None else share(leaky[name]) for name in names}
-        if any(value is not None for value in figures.values()):
-            found.append(figures)
-    return found
-
-
-def _leaks(summaries: Sequence[Summary]) -> str:
-    rows = []
-    for summary in summaries:
-        if runs := _leaky(summary):
-            columns = ([value for run in runs if (value := run[name]) is not None] for name in runs[0])
-            figures = (percent(fmean(values)) if values else "–" for values in columns)
-            rows.append((summary.name, summary.stream, summary.accuracy_text, *figures))
-    if not rows:
-        return ""
-    head = ("Method", "Stream", "Result", "Task known", "Own test statistics", "Best epoch on test")
-    return (
-        '<section>\n<details class="leaks"><summary><h2 id="leaks">What leaks would have shown</h2></summary>\n'
-        "<p>None of these is a result. They are what the same models would seem to reach if the evaluation let in something of "
-        "the test data: the task of each image, the statistics of each task’s own test images, or the choice of the best epoch "
-        "by its test accuracy. Published figures that lie near them deserve a second look.</p>\n"
-        f"{_numbers(Table(head, tuple(rows)), 'What leaks would have shown')}</details>\n</section>"
-    )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "(nested too deeply to show)"

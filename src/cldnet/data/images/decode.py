@@ -1,48 +1,85 @@
-"""One image file in, pixels of one size out; or a reason why not. Imports neither torch nor, before it is needed, Pillow."""
+"""Decode image files to pixels of one size, under limits of pixels, time and memory.
+
+The processes that decode import this module, so it imports neither torch nor, before it is needed, Pillow.
+"""
 
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
+import re
+import signal
 import stat
+import sys
+import threading
+import time
 import warnings
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cldnet.data.images.jpeg import MAX_SCANS, MAX_SEGMENTS, count_scans, read_frame
-
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["FORMATS", "MAX_PIXELS", "MAX_READS", "BadImage", "cut_from", "decode", "is_quick", "pillow"]
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
-#: What is read, told by a file's content and not by its name.
+__all__ = ["BadImage", "Photos", "cut_from", "decode", "decode_all", "pillow", "read_photos", "usable_cpus"]
+
+#: Formats that are read, recognised by a file's content and not by its name.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 #: Pixels that may be held at once; an image with more is refused before it is decoded.
 MAX_PIXELS = 64_000_000
 #: Times that a decoder may read from one file. Photos take a few hundred; a large PNG in pieces of 8 kB takes 100,000.
 MAX_READS = 1_000_000
+#: Scans that a JPEG may have. Encoders write about ten; decoding time is proportional to scans × pixels.
+MAX_SCANS = 100
+#: Segments of a JPEG that are examined. Photos have some twenty, and one for every 64 kB of a colour profile or of XMP data.
+MAX_SEGMENTS = 1000
+#: Seconds of processor time for one image. Images of `MAX_PIXELS` take one or two, whatever the load on the machine.
+MAX_SECONDS = 10
+#: Seconds by the clock for one image: for a disk that does not answer, and where processor time cannot be limited (Windows).
+MAX_WAIT = 60
+#: Bytes that a worker may allocate for images (Linux). Images of `MAX_PIXELS` take at most 1 GiB.
+MAX_MEMORY = 3 << 29
+#: Up to this many images are decoded in this process if they are quick to decode: starting workers would take longer.
+FEW = 64
 
 #: Bytes of a file that is quick to decode whatever is in it (a JPEG aside), within `MAX_PIXELS`.
 _SMALL = 1 << 16
 #: Scans × pixels of a JPEG that is quick to decode: it takes a second or two.
 _QUICK_PIXELS = 200_000_000
-#: A JPEG is decoded at a lower scale as long as that leaves this many times the sides that are wanted.
+#: A JPEG is decoded at a lower scale as long as that leaves this many times the wanted sides.
 _DRAFT_GAP = 2
 _ORIENTATION = 0x0112
 _REASON_LENGTH = 120
+_PATIENCE = 5.0
+_TICK = 1.0
+
+_START = b"\xff\xd8"
+_SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
+_SOF = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # frame headers; these three are tables
+_SEQUENTIAL = (0xC0, 0xC1)
+#: The start of a segment, or the end of the picture: not a stuffed byte, a restart or a fill byte.
+_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]", re.DOTALL)
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class BadImage:
-    """A file that could not be read, and why in a few words.
-
-    ``passing`` says that the reason is not in the file's content, such as a lack of permission: another day it may be gone.
-    """
+    """A file that could not be read, and why. ``passing`` reasons, such as a missing permission, are temporary."""
 
     path: str
     reason: str
@@ -58,37 +95,25 @@ def pillow() -> ModuleType:
     try:
         from PIL import Image  # noqa: PLC0415  (an optional dependency)
     except (ImportError, RuntimeError) as error:
-        raise ImportError('Reading images needs Pillow: pip install "cldnet[images]".') from error
+        raise ImportError('Reading images needs Pillow: pip install ".[images]" in a clone of CLDNet.') from error
     return Image
 
 
 def cut_from(side: int) -> int:
-    """The shorter side that a photo is brought to before a square is cut out of its middle, as ImageNet's nets are tested.
-
-    Examples
-    --------
-    >>> cut_from(224)
-    256
-    """
+    """The shorter side of a photo before its centre is cropped to ``side``, as ImageNet nets are tested."""
     return round(side * 8 / 7)
 
 
 def decode(path: str, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
-    """Read an image as ``(3, size, size)`` numbers from 0 to 255: its shorter side brought to ``resize``, its centre cut out.
+    """Read an image as ``(3, size, size)`` bytes: its shorter side resized to ``resize``, its centre cropped.
 
-    The first picture of an animation is taken; it is turned as its EXIF orientation says; grey, palette and CMYK become RGB
-    and 16 bits become 8; transparency is dropped, which uncovers the colours that lie beneath it. The resize is bicubic,
-    antialiased, and done only for what the crop keeps, so a long strip takes no more memory than a square.
+    Takes the first picture of an animation, applies the EXIF orientation, converts grey, palette and CMYK to RGB and 16
+    bits to 8, and drops transparency. The resize is bicubic, antialiased, and done only for what the crop keeps, so that a
+    long strip takes no more memory than a square.
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where both sides stay at least twice as long as wanted. The limit of
-    `MAX_PIXELS` is for the size after that, but for the full size where a JPEG has to be held whole (progressive ones). Refused
-    are also a JPEG of more than `MAX_SCANS` scans and a file that takes more than `MAX_READS` reads. Nothing that is in a file
-    raises: the answer is a `BadImage` then. There is no limit of time here: see `cldnet.data.images.workers.decode_into`.
-
-    Examples
-    --------
-    >>> decode("no-such-file.jpg", 16, 18)
-    BadImage(path='no-such-file.jpg', reason='No such file or directory', passing=True)
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if both sides stay at least twice as long as wanted. `MAX_PIXELS`
+    limits the size after that, or the full size of a progressive JPEG, which has to be held whole. `MAX_SCANS` and
+    `MAX_READS` are limits, too. No file content raises: the answer is then a `BadImage`. Time is limited by `decode_all`.
     """
     pillow()
     try:
@@ -102,20 +127,14 @@ def decode(path: str, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting, in case that it has become a pipe to which nobody writes."""
+    """Open a file without blocking, in case it has become a pipe without a writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def is_quick(path: str) -> bool:
-    """Tell, without decoding a file, whether `decode` is certain to take no more than a second or two.
+    """Tell, without decoding, whether `decode` takes at most a second or two: a small file, or a JPEG of few scans × pixels.
 
-    That is so for a JPEG with few scans × pixels, and for a small file of another format. Everything else is better decoded in
-    a process that can be ended.
-
-    Examples
-    --------
-    >>> is_quick("no-such-file.jpg")
-    True
+    Everything else is better decoded in a process that can be killed.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -134,7 +153,7 @@ def is_quick(path: str) -> bool:
 
 
 class _Metered(io.BufferedReader):
-    """A file that may be read from `MAX_READS` times: it bounds what a header of many small pieces costs."""
+    """A file that may be read `MAX_READS` times, which bounds the cost of a header in many small pieces."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
         super().__init__(raw)
@@ -181,10 +200,10 @@ def _pixels_to_hold(image: Image, file: BinaryIO, resize: int) -> int:
 
 
 def _turned(image: Image) -> Image:
-    """Turn or mirror an image as its EXIF orientation says; one that makes no sense is left out of account."""
+    """Apply the EXIF orientation; an invalid one is ignored."""
     try:
         orientation = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # damaged metadata do not make a picture unreadable
+    except Exception:  # damaged metadata do not make an image unreadable
         return image
     turns = pillow().Transpose
     methods = {
@@ -201,13 +220,13 @@ def _turned(image: Image) -> Image:
 
 
 def _rgb(image: Image) -> Image:
-    """Bring any kind of pixels to RGB; 16 bits are scaled, which Pillow's own conversion would clip."""
+    """Convert any mode to RGB; 16 bits are scaled, which Pillow's own conversion would clip."""
     if image.mode == "F":
-        raise _Refused("numbers with a fraction, of no known range")
+        raise _Refused("floating-point pixels of unknown range")
     if image.mode.startswith("I"):
         values = np.asarray(image)
         if values.min() < 0 or values.max() > 65535:
-            raise _Refused("numbers of 32 bits, of no known range")
+            raise _Refused("32-bit pixels of unknown range")
         scaled = np.minimum(values, 65535 - 128).astype(np.uint16)  # so that nothing runs over
         scaled += 128
         scaled //= 257  # v · 255 / 65535, to the nearest whole number
@@ -216,7 +235,7 @@ def _rgb(image: Image) -> Image:
 
 
 def _box(width: int, height: int, size: int, resize: int) -> tuple[float, float, float, float]:
-    """Return which part of an image, in its own pixels, is left after a resize and a crop."""
+    """Return the part of an image, in its own pixels, that a resize and a crop keep."""
     short = min(width, height)
     edges = []
     for side in (width, height):
@@ -234,3 +253,254 @@ def _reason(error: Exception) -> str:
         return "not enough memory to decode it"
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:_REASON_LENGTH]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The frame header of a JPEG, and whether its first scan holds the whole picture."""
+
+    width: int
+    height: int
+    one_scan: bool
+
+
+def read_frame(file: BinaryIO) -> Frame | None:
+    """Read a JPEG's header up to its first scan, or return None if it is not as encoders write it.
+
+    With `Frame.one_scan` a decoder reads that scan, row by row, and ignores all others. A second EXIF block or a second
+    frame header gives None, because decoders differ in how they treat it.
+    """
+    file.seek(0)
+    if file.read(2) != _START:
+        return None
+    frames, exif = [], 0
+    for marker, content in islice(_segments(file), MAX_SEGMENTS):
+        if marker in _SOF:
+            frames.append((marker, content))
+        exif += marker == _APP1 and content.startswith(b"Exif")
+        if marker == _SOS:
+            if len(frames) != 1 or exif > 1 or len(frames[0][1]) < 6 or not content:
+                return None
+            kind, frame = frames[0]
+            width, height = int.from_bytes(frame[3:5]), int.from_bytes(frame[1:3])
+            return Frame(width, height, kind in _SEQUENTIAL and content[0] == frame[5])
+    return None
+
+
+def count_scans(file: BinaryIO) -> int:
+    """Count the scans of a JPEG, up to one more than `MAX_SCANS`. More than `MAX_SEGMENTS` segments count as too many."""
+    file.seek(len(_START))
+    scans = 0
+    for _ in range(MAX_SEGMENTS):
+        if scans > MAX_SCANS or not _skip_to_marker(file):
+            return scans
+        marker, _ = next(_segments(file), (_EOI, b""))
+        if marker == _EOI:
+            return scans
+        scans += marker == _SOS
+    return MAX_SCANS + 1
+
+
+def _segments(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield markers with their contents, as long as one segment follows the other."""
+    while len(start := file.read(4)) == 4:
+        marker, size = start[1], int.from_bytes(start[2:]) - 2
+        if not _MARKER.match(start) or marker == _EOI or size < 0:
+            return
+        content = file.read(size)
+        if len(content) < size:
+            return
+        yield marker, content
+
+
+def _skip_to_marker(file: BinaryIO) -> bool:
+    """Move to the next marker, past compressed data and fill bytes; False if there is none."""
+    start = file.tell()
+    while block := file.read(_BLOCK):
+        if found := _MARKER.search(block):
+            file.seek(start + found.start())
+            return True
+        start += max(1, len(block) - 1)  # a marker may lie across two blocks
+        file.seek(start)
+    return False
+
+
+#: The position of an image among the given paths, and its path.
+_Job = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Decoded photos: pixels ``(n, 3, size, size)``, the index of each in the given paths, and the unreadable ones."""
+
+    x: NDArray[np.uint8]
+    places: NDArray[np.int64]
+    bad: tuple[BadImage, ...]
+
+
+def usable_cpus() -> int:
+    """Number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def read_photos(paths: Sequence[str | os.PathLike[str]], size: int, resize: int) -> Photos:
+    """Decode photos to one size, in memory (see `decode`). Unreadable ones are reported, not raised."""
+    pillow()
+    names = [os.fspath(path) for path in paths]
+    x = np.empty((len(names), 3, size, size), np.uint8)
+    bad: dict[int, BadImage] = {}
+    with closing(decode_all(names, size, resize, usable_cpus())) as decoded:
+        for row, pixels in decoded:
+            if isinstance(pixels, BadImage):
+                bad[row] = pixels
+            else:
+                x[row] = pixels
+    places = np.array([row for row in range(len(names)) if row not in bad], dtype=np.int64)
+    return Photos(x[places] if bad else x, places, tuple(bad[row] for row in sorted(bad)))
+
+
+def decode_all(
+    paths: Sequence[str], size: int, resize: int, workers: int
+) -> Generator[tuple[int, NDArray[np.uint8] | BadImage], None, None]:
+    """Decode images, in any order; yield the position of each with its pixels.
+
+    Many images are decoded in ``workers`` processes, each within `MAX_SECONDS`, `MAX_WAIT` and `MAX_MEMORY`; an image that
+    takes more is bad. Of a few images, or with one worker, those that `is_quick` are decoded in this process. Close the
+    iterator (``contextlib.closing``) if you leave it early: that ends the workers.
+    """
+    jobs = list(enumerate(paths))
+    # A daemon, such as a worker of somebody's pool, may not have children: it decodes everything itself, without limits.
+    may_start = not multiprocessing.current_process().daemon
+    if workers > 1 and len(jobs) > FEW and may_start:
+        yield from _in_workers(jobs, size, resize, workers)
+        return
+    slow = []
+    for row, path in jobs:
+        if is_quick(path) or not may_start:
+            yield row, decode(path, size, resize)
+        else:
+            slow.append((row, path))
+    yield from _in_workers(slow, size, resize, 1)
+
+
+def _in_workers(
+    jobs: Sequence[_Job], size: int, resize: int, count: int
+) -> Iterator[tuple[int, NDArray[np.uint8] | BadImage]]:
+    """Decode images in processes, which can be killed."""
+    waiting = deque(jobs)
+    workers: list[_Worker] = []
+    try:
+        while waiting or any(worker.job for worker in workers):
+            workers += [_Worker(size, resize) for _ in range(min(count - len(workers), len(waiting)))]
+            for worker in workers:
+                if worker.job is None and waiting:
+                    worker.give(waiting.popleft())
+            busy = [worker for worker in workers if worker.job]
+            before = time.monotonic()
+            ready = wait([worker.line for worker in busy], _TICK)
+            waited = min(_TICK, time.monotonic() - before)  # more if this process was suspended for a while
+            for worker in busy:
+                worker.waited += waited
+                if worker.line in ready:
+                    yield worker.reply()
+                elif worker.waited > MAX_WAIT:
+                    worker.gone = True
+                    row, path = worker.take()
+                    yield row, BadImage(path, f"took longer than {MAX_WAIT} s to read", passing=True)
+                if worker.gone:
+                    worker.end()
+                    workers.remove(worker)
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+class _Worker:
+    """A process that decodes one image at a time and can be killed."""
+
+    def __init__(self, size: int, resize: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.line, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, size, resize, MAX_SECONDS, MAX_MEMORY), daemon=True)
+        self.job: _Job | None = None
+        self.waited = 0.0
+        self.gone = False
+        with theirs, _hidden_main():
+            self.process.start()
+
+    def give(self, job: _Job) -> None:
+        """Send it an image."""
+        self.job, self.waited = job, 0.0
+        with suppress(OSError):  # if it has died, `reply` finds out why
+            self.line.send(job)
+
+    def reply(self) -> tuple[int, NDArray[np.uint8] | BadImage]:
+        """Receive its reply, or find out that it died."""
+        row, path = self.take()
+        try:
+            return row, self.line.recv()
+        except (EOFError, OSError):
+            self.gone = True
+            return row, self._autopsy(path)
+
+    def end(self) -> None:
+        """Kill it, whatever it is doing."""
+        self.process.kill()
+        self.process.join()
+        self.line.close()
+
+    def take(self) -> _Job:
+        """Take back the image that it was sent."""
+        job, self.job = self.job, None
+        assert job is not None
+        return job
+
+    def _autopsy(self, path: str) -> BadImage:
+        self.process.join(_PATIENCE)
+        code = self.process.exitcode
+        if resource is not None and code == -signal.SIGXCPU:
+            return BadImage(path, f"took longer than {MAX_SECONDS} s to decode")
+        if code in (-signal.SIGSEGV, -signal.SIGABRT):
+            return BadImage(path, "made the decoder crash")
+        raise ChildProcessError(
+            f"The process that decoded {path!r} died (exit code {code}), perhaps for lack of memory. "
+            "Use fewer workers, or move that file away."
+        )
+
+
+_main_lock = threading.Lock()
+
+
+@contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Hide the user's script from a new process, which would run it again, endlessly without a ``__main__`` guard."""
+    with _main_lock:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _serve(line: Connection, size: int, resize: int, seconds: int, memory: int) -> None:
+    """Decode what is sent until the line is closed, which also happens when the other process dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us receives it, and ends us
+    pillow()
+    with suppress(OSError):  # not Linux
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        _set_limit(resource.RLIMIT_AS, pages * resource.getpagesize() + memory)
+        _set_limit(resource.RLIMIT_CORE, 0)  # a photo must not end up in a core dump
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            _, path = line.recv()
+            if resource is not None:
+                _set_limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + seconds)
+            line.send(decode(path, size, resize))
+
+
+def _set_limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))

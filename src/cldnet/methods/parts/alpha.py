@@ -1,8 +1,7 @@
 """How strongly a projector absorbs an input: the α of Eq. 6, constant, decaying (OWM) or adaptive (AOP).
 
-``1/α`` is an input's weight, so a projector's strength grows with the number of updates: the same α with three times the
-batches leaves a third of the room. `PerTask` bounds the strength that a task can add. `LayerAlphas` and `KindAlphas` give
-layers rules of their own.
+``1/α`` is an input's weight, so a projector's strength grows with the number of updates. `PerTask` bounds the strength that a
+task can add. `LayerAlphas` and `KindAlphas` give layers their own rules.
 """
 
 from __future__ import annotations
@@ -14,21 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = [
-    "AdaptiveAlpha",
-    "Alpha",
-    "ConstantAlpha",
-    "DecayingAlpha",
-    "KindAlphas",
-    "LayerAlphas",
-    "PerTask",
-    "Place",
-]
-
 
 @dataclass(frozen=True)
 class Place:
-    """Where a layer is: its number among the ``count`` layers of a net, from 0, and whether it is a convolution."""
+    """A layer's number among the ``count`` layers of a net, from 0, and whether it is a convolution."""
 
     number: int = 0
     count: int = 1
@@ -48,13 +36,7 @@ class Alpha(Protocol):
 
 @dataclass(frozen=True)
 class ConstantAlpha(Alpha):
-    """The same α for every input; the paper's "initial value" is 0.01.
-
-    Examples
-    --------
-    >>> ConstantAlpha(0.01)(torch.ones(1, 1, 3), progress=0.5, updates=10)
-    tensor(0.0100)
-    """
+    """The same α for every input; the paper's "initial value" is 0.01."""
 
     value: float = 0.01
 
@@ -62,19 +44,12 @@ class ConstantAlpha(Alpha):
         _check_positive(self, "value")
 
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
-        """Return the constant."""
         return rows.new_tensor(self.value)
 
 
 @dataclass(frozen=True)
 class DecayingAlpha(Alpha):
-    """OWM: ``start · decay^progress``, weak while the task is young, strong at its end.
-
-    Examples
-    --------
-    >>> DecayingAlpha(start=0.9, decay=0.001)(torch.ones(1, 1, 3), progress=1.0, updates=10)
-    tensor(0.0009)
-    """
+    """OWM: ``start · decay^progress``, so that projectors absorb weakly at the beginning of a task and strongly at its end."""
 
     start: float = 1.0
     decay: float = 0.01
@@ -83,21 +58,12 @@ class DecayingAlpha(Alpha):
         _check_positive(self, "start", "decay")
 
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
-        """Return ``start · decay^progress``."""
         return rows.new_tensor(self.start * self.decay**progress)
 
 
 @dataclass(frozen=True)
 class AdaptiveAlpha(Alpha):
-    """AOP: ``scale · (mean(h)² + var(h))^progress`` over the entries of the input, from ``scale`` down to its energy.
-
-    AOP's own code has this form for MNIST (and ``mean⁴`` for CIFAR, which is not dimensionally sound).
-
-    Examples
-    --------
-    >>> AdaptiveAlpha()(torch.full((1, 1, 4), 0.5), progress=1.0, updates=10)
-    tensor(0.2500)
-    """
+    """AOP: ``scale · (mean(h)² + var(h))^progress`` over the entries of the input, from ``scale`` down to its energy."""
 
     scale: float = 1.0
 
@@ -105,21 +71,15 @@ class AdaptiveAlpha(Alpha):
         _check_positive(self, "scale")
 
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
-        """Return the energy of the rows' entries to the power of the progress."""
         energy = rows.mean().square() + (rows.var() if rows.numel() > 1 else 0.0)
         return self.scale * energy.clamp_min(torch.finfo(rows.dtype).eps) ** progress
 
 
 @dataclass(frozen=True)
 class PerTask(Alpha):
-    """Another rule's α, stated for ``updates`` updates a task: with more of them each weighs less, ``α · actual / updates``.
+    """Another rule's α, stated for ``updates`` updates per task: with more of them each weighs less, ``α · actual / updates``.
 
-    With fewer it stays as it is: a short task would otherwise be locked before it is learned.
-
-    Examples
-    --------
-    >>> PerTask(ConstantAlpha(0.01), updates=100)(torch.ones(1, 1, 3), progress=0.0, updates=300)
-    tensor(0.0300)
+    With fewer it stays as it is: a short task would otherwise be protected before it is learned.
     """
 
     alpha: Alpha
@@ -130,32 +90,16 @@ class PerTask(Alpha):
         _check_rules(self, self.alpha)
 
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
-        """Scale the inner α by the task's number of updates."""
         return self.alpha(rows, progress, updates) * max(updates / self.updates, 1.0)
 
     def of_layer(self, place: Place) -> Alpha:
-        """Scale the layer's own rule."""
         rule = self.alpha.of_layer(place)
         return self if rule is self.alpha else PerTask(rule, self.updates)
 
 
 @dataclass(frozen=True)
 class LayerAlphas(Alpha):
-    """One rule a layer, in the order of the net, the head's last.
-
-    OWM's code has ``LayerAlphas((DecayingAlpha(0.9, 0.001), DecayingAlpha(1.0, 0.1), ConstantAlpha(0.6)))`` for an MLP with
-    two hidden layers.
-
-    Examples
-    --------
-    >>> rules = LayerAlphas((DecayingAlpha(0.9, 0.001), ConstantAlpha(0.6)))
-    >>> rules.of_layer(Place(number=1, count=2))
-    ConstantAlpha(value=0.6)
-    >>> rules.of_layer(Place(number=2, count=3))
-    Traceback (most recent call last):
-    ...
-    ValueError: LayerAlphas has 2 rules for the 3 layers of the net: give one for each layer, the head's last.
-    """
+    """One rule per layer, in the order of the net, the head's last; see `cldnet.methods.owm.RELEASED_MLP`."""
 
     alphas: tuple[Alpha, ...]
 
@@ -165,11 +109,9 @@ class LayerAlphas(Alpha):
         _check_rules(self, *given)
 
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
-        """Return α as for a net of one layer."""
         return self.of_layer(Place())(rows, progress, updates)
 
     def of_layer(self, place: Place) -> Alpha:
-        """Return the layer's rule; their number must be that of the net's layers."""
         if len(self.alphas) != place.count:
             raise ValueError(
                 f"LayerAlphas has {len(self.alphas)} rules for the {place.count} layers of the net: give one for each "
@@ -180,13 +122,7 @@ class LayerAlphas(Alpha):
 
 @dataclass(frozen=True)
 class KindAlphas(Alpha):
-    """One rule for linear layers and one for convolutions, which absorb a row for every position.
-
-    Examples
-    --------
-    >>> KindAlphas(AdaptiveAlpha(), DecayingAlpha(1.0, 1e-5)).of_layer(Place(convolution=True))
-    DecayingAlpha(start=1.0, decay=1e-05)
-    """
+    """One rule for linear layers and one for convolutions, which absorb a row for every position."""
 
     linear: Alpha
     convolution: Alpha
@@ -195,11 +131,9 @@ class KindAlphas(Alpha):
         _check_rules(self, self.linear, self.convolution)
 
     def __call__(self, rows: Tensor, progress: float, updates: int) -> Tensor:
-        """Return α as for a linear layer."""
         return self.of_layer(Place())(rows, progress, updates)
 
     def of_layer(self, place: Place) -> Alpha:
-        """Return the rule of the layer's kind."""
         return (self.convolution if place.convolution else self.linear).of_layer(place)
 
 
@@ -209,7 +143,7 @@ def _check_positive(rule: Alpha, *names: str) -> None:
             raise ValueError(f"{type(rule).__name__} takes a positive {name}, not {getattr(rule, name)}.")
 
 
-def _check_rules(whole: Alpha, *rules: Alpha) -> None:
+def _check_rules(parent: Alpha, *rules: Alpha) -> None:
     for rule in rules:
         if isinstance(rule, type) or not hasattr(rule, "of_layer"):
-            raise ValueError(f"{type(whole).__name__} takes rules such as {ConstantAlpha()}, not {rule!r}.")
+            raise ValueError(f"{type(parent).__name__} takes rules such as {ConstantAlpha()}, not {rule!r}.")

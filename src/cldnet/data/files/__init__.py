@@ -1,1 +1,0 @@
-"""Readers of published file formats. Each returns a `cldnet.data.dataset.Dataset` and executes nothing."""

@@ -1,0 +1,354 @@
+"""Folders of photos: the files in them, their layouts, and which class and part every photo belongs to.
+
+The order of photos does not depend on the file system.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+import torch
+
+from cldnet.data.dataset import check_file
+from cldnet.device import generator
+
+__all__ = ["SUFFIXES", "Photo", "Tree", "find_photos", "list_photos", "split_imagenet_r"]
+
+#: Endings of image names, in lower case. The content is checked when a file is opened.
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+#: What a folder should look like, for messages.
+LAYOUTS = """Expected one folder per class, perhaps within one folder per part:
+  photos/            photos/
+    cat/               train/
+      one.jpg            cat/one.jpg
+      two.jpg            dog/three.jpg
+    dog/               test/
+      three.jpg          cat/two.jpg"""
+#: DualPrompt (Wang et al. 2022) split ImageNet-R's 30,000 images into 24,000 and 6,000 at random, and published neither a
+#: list nor a usable seed. Ours is the permutation that this seed gives over the sorted names; its first part is for training.
+IMAGENET_R_SEED = 2022
+IMAGENET_R_SHARE = 0.8
+
+_TRAIN = ("train", "training")
+_TEST = ("test", "testing")
+_VALIDATION = ("val", "valid", "validation")
+_WNID = re.compile(r"n[0-9]{8}")
+_CUB_LISTS = ("images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt")
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A file that should hold an image.
+
+    ``name`` is its path relative to the data's folder, with ``/`` between its parts; ``size`` is in bytes and ``time`` of
+    the last change in nanoseconds, both -1 if unknown; ``fault`` says why it cannot be read, as far as that shows without
+    opening it; ``test`` whether it belongs to the test part.
+    """
+
+    name: str
+    label: str
+    size: int = -1
+    time: int = -1
+    fault: str | None = None
+    test: bool = False
+
+
+@dataclass
+class Tree:
+    """The photos of a folder; those of `list_photos` are in order: training photos first, each part by class and name.
+
+    ``ignored`` counts the files that are hidden or have no image's ending; ``empty`` names class folders without an image,
+    and ``untested`` classes without an image in the test part.
+    """
+
+    folder: Path
+    photos: list[Photo] = field(default_factory=list)
+    ignored: int = 0
+    empty: list[str] = field(default_factory=list)
+    untested: list[str] = field(default_factory=list)
+
+    def add(self, other: Tree, *, test: bool = False) -> None:
+        """Add what was found elsewhere."""
+        self.photos += [replace(photo, test=test) for photo in other.photos]
+        self.ignored += other.ignored
+        self.empty += other.empty
+
+
+def list_photos(folder: Path) -> Tree:
+    """List the photos of a folder in one of the known layouts, or raise with the layouts that are expected.
+
+    Known are one folder per class, perhaps within ``train`` and ``test`` (or ``val``); ImageNet-R, recognised by class
+    folders named like WordNet synsets and split by a fixed seed; Tiny-ImageNet-200; CUB-200-2011.
+    """
+    if not folder.exists():
+        raise FileNotFoundError(f"There is no folder {str(folder)!r}. {LAYOUTS}")
+    if not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is not a folder. {LAYOUTS}")
+    cub = [place for place in (folder, folder / "CUB_200_2011") if any((place / n).is_file() for n in _CUB_LISTS[1:3])]
+    if cub:
+        found = _scan_cub(cub[0])
+    elif any((folder / name).is_file() for name in ("wnids.txt", "val/val_annotations.txt")):
+        found = _scan_tiny_imagenet(folder)
+    else:
+        found = _scan_class_folders(folder)
+    if not found.photos:
+        loose = any(path.suffix.lower() in SUFFIXES for path in folder.iterdir())
+        instead = " in class folders, only beside them" if loose else ""
+        others = f" ({found.ignored} other files were ignored)" if found.ignored and not loose else ""
+        raise ValueError(f"{str(folder)!r} has no images{instead}{others}. {LAYOUTS}")
+    found.untested = _missing_in_test(folder, found.photos)
+    found.photos.sort(key=lambda photo: (photo.test, photo.label, photo.name))
+    _check_names(folder, found.photos)
+    return found
+
+
+def find_photos(paths: Sequence[Path]) -> list[Path]:
+    """Return files as they are, and for every folder the visible images in it and its subfolders, sorted."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(path / photo.name for photo in _scan_folder(path, ".", "").photos)
+        if not inside:
+            raise ValueError(f"{str(path)!r} has no images (files named like {', '.join(sorted(SUFFIXES)[:4])}, …).")
+        found += inside
+    return found
+
+
+def _look(root: Path, name: str, label: str) -> Photo:
+    """Describe a file without opening it: a pipe, a folder or a broken link has a fault."""
+    path = os.path.join(root, name)
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        dangling = isinstance(error, FileNotFoundError) and os.path.islink(path)
+        return Photo(name, label, fault="a broken link" if dangling else (error.strerror or str(error)))
+    fault = None
+    if not stat.S_ISREG(found.st_mode):
+        fault = "a folder, not a file" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+    return Photo(name, label, found.st_size, found.st_mtime_ns, fault)
+
+
+def _subfolders(folder: Path) -> list[str]:
+    """Names of the visible folders in a folder, sorted; links are followed unless they lead back to a parent."""
+    above = _above(folder)
+    names = sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith((".", "__MACOSX")))
+    return [name for name in names if (found := _identity(folder / name)) is not None and found not in above]
+
+
+def _scan_classes(root: Path, place: str = "") -> Tree:
+    """Find the photos in the class folders of ``root/place``; the folders' names are the labels."""
+    folder, found = root / place, Tree(root)
+    classes = _subfolders(folder)
+    found.ignored = sum(1 for _ in os.scandir(folder)) - len(classes)
+    for label in classes:
+        inner = f"{place}/{label}" if place else label
+        inside = _scan_folder(root, inner, label)
+        found.add(inside)
+        if not inside.photos:
+            found.empty.append(f"{inner!r} holds no image")
+    return found
+
+
+def _scan_folder(root: Path, place: str, label: str) -> Tree:
+    """Find the photos of ``root/place`` and its subfolders. Each folder is entered once, so circular links do no harm."""
+    found, seen, waiting = Tree(root), _above(root) - {_identity(root / place)}, [place]
+    while waiting:
+        folder = waiting.pop()
+        identity = _identity(root / folder)
+        if identity in seen:
+            continue
+        seen.add(identity)
+        try:
+            names = sorted(entry.name for entry in os.scandir(root / folder))
+        except OSError as error:
+            found.photos.append(Photo(folder, label, fault=f"a folder that cannot be read: {error.strerror}"))
+            continue
+        for name in names:
+            inner = f"{folder}/{name}"
+            if name.startswith((".", "__MACOSX")):  # macOS puts the latter into its archives
+                found.ignored += 1
+            elif os.path.splitext(name)[1].lower() in SUFFIXES:
+                found.photos.append(_look(root, inner, label))
+            elif _identity(root / inner) is not None:
+                waiting.append(inner)
+            else:
+                found.ignored += 1
+    return found
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What identifies a folder, whatever links lead to it; None if it is not a folder."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
+
+
+def _above(folder: Path) -> set[tuple[int, int] | None]:
+    """A folder and its parents: a link to one of them leads in a circle."""
+    real = Path(os.path.realpath(folder))
+    return {_identity(path) for path in (real, *real.parents)}
+
+
+def _scan_class_folders(folder: Path) -> Tree:
+    """Find photos in one folder per class, with or without parts."""
+    names = _subfolders(folder)
+    train = _spelled(folder, names, _TRAIN)
+    test = _spelled(folder, names, _TEST) or _spelled(folder, names, _VALIDATION)
+    found = Tree(folder)
+    # "train" alone among others is a class, as in CIFAR-100; on its own it is a part.
+    if train is None or (test is None and len(names) > 1):
+        found.add(_scan_classes(folder))
+        if names and all(_WNID.fullmatch(name) for name in names):
+            found.photos = split_imagenet_r(found.photos)
+        return found
+    found.add(_scan_classes(folder, train))
+    if test is not None:
+        found.add(_scan_classes(folder, test), test=True)
+        if not any(photo.test for photo in found.photos):
+            raise ValueError(
+                f"{str(folder / test)!r} has no class folders with images, so its images have no labels: "
+                f"sort them into classes, or move the folder away. {LAYOUTS}"
+            )
+    return found
+
+
+def _spelled(folder: Path, names: Sequence[str], spellings: Sequence[str]) -> str | None:
+    """Find the one folder that has any of some names, ignoring case."""
+    found = [name for name in names if name.lower() in spellings]
+    if len(found) > 1:
+        raise ValueError(f"{str(folder)!r} has both {found[0]!r} and {found[1]!r}: keep one of them.")
+    return found[0] if found else None
+
+
+def split_imagenet_r(photos: Sequence[Photo]) -> list[Photo]:
+    """Assign 80 % of all photos to training and the rest to the test part, always the same ones.
+
+    If that leaves a class without a photo in either part, which happens only in small trees, one moves, and others make up
+    for it as far as possible; the only photo of a class is for training.
+    """
+    photos = sorted(photos, key=lambda photo: photo.name)
+    order = torch.randperm(len(photos), generator=generator(IMAGENET_R_SEED)).tolist()
+    count = round(IMAGENET_R_SHARE * len(photos))
+    test = set(order[count:])
+    left = Counter((photos[row].label, row in test) for row in order)
+
+    def move(row: int) -> None:
+        label, before = photos[row].label, row in test
+        left[label, before] -= 1
+        left[label, not before] += 1
+        test.symmetric_difference_update({row})
+
+    for row in order:
+        lonely = left[photos[row].label, row in test] == 1  # then it is for training
+        if left[photos[row].label, row not in test] == 0 and (row in test or not lonely):
+            move(row)
+    for row in order:
+        surplus = len(test) - (len(photos) - count)
+        if surplus and (row in test) is (surplus > 0) and left[photos[row].label, row in test] > 1:
+            move(row)
+    return [replace(photo, test=row in test) for row, photo in enumerate(photos)]
+
+
+def _scan_tiny_imagenet(folder: Path) -> Tree:
+    """Find the photos of Tiny-ImageNet-200. Its validation part is our test part: the real one has no labels."""
+    if not (folder / "train").is_dir():
+        raise FileNotFoundError(f"{str(folder / 'train')!r} is missing: unpack the whole of Tiny-ImageNet.")
+    if (folder / "wnids.txt").is_file():
+        odd = set(_subfolders(folder / "train")) ^ {line[0] for line in _lines(folder / "wnids.txt", 1)}
+        if odd:
+            raise ValueError(
+                f"{str(folder / 'wnids.txt')!r} and the folders in 'train' do not agree on {min(odd)!r}: "
+                "unpack Tiny-ImageNet again."
+            )
+    found = Tree(folder)
+    found.add(_scan_classes(folder, "train"))
+    for name, rest in _lines(folder / "val" / "val_annotations.txt", 2, "\t"):
+        wnid = rest.split("\t")[0]  # a bounding box follows
+        found.photos.append(replace(_look(folder, _inside("val/images", name), wnid), test=True))
+    return found
+
+
+def _scan_cub(folder: Path) -> Tree:
+    """Find the photos of CUB-200-2011 through its four lists."""
+    images, class_of, training, classes = ({line[0]: line[1] for line in _lines(folder / name)} for name in _CUB_LISTS)
+    found = Tree(folder)
+    for number, name in images.items():
+        label = classes.get(class_of.get(number, ""))
+        if label is None or training.get(number) not in ("0", "1"):
+            raise ValueError(
+                f"The lists in {str(folder)!r} do not give the class and the part of image {number} ({name!r}): "
+                "unpack CUB-200-2011 again."
+            )
+        found.photos.append(replace(_look(folder, _inside("images", name), label), test=training[number] == "0"))
+    unknown = (class_of.keys() | training.keys()) - images.keys()
+    if unknown:
+        raise ValueError(
+            f"{str(folder / 'images.txt')!r} lacks image {min(unknown)!r} of the other lists: unpack CUB-200-2011 again."
+        )
+    return found
+
+
+def _inside(folder: str, name: str) -> str:
+    """Join a name from a list to a folder, or raise if it leads out of it."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or os.path.isabs(name) or "\\" in name:
+        raise ValueError(f"The list of images has {name!r}, which leads out of {folder!r}: that file is not read.")
+    return f"{folder}/{path}"
+
+
+def _lines(path: Path, columns: int = 2, separator: str = " ") -> Iterator[list[str]]:
+    """Read the columns of a list, or raise with the first bad line; the first column must be unique."""
+    try:
+        check_file(path)
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{str(path)!r} is missing: unpack the whole data set.") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{str(path)!r} is not a text file: unpack the data set again.") from None
+    seen = set()
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        values = line.strip().split(separator, columns - 1)
+        if len(values) != columns or values[0] in seen:
+            fault = "repeats an earlier one" if values[0] in seen else f"should have {columns} columns"
+            raise ValueError(f"Line {number} of {str(path)!r}, {line[:60]!r}, {fault}: unpack the data set again.")
+        seen.add(values[0])
+        yield values
+
+
+def _missing_in_test(folder: Path, photos: Sequence[Photo]) -> list[str]:
+    """Raise for test classes that are never learned; name classes that are learned and not tested."""
+    train = {photo.label for photo in photos if not photo.test}
+    test = {photo.label for photo in photos if photo.test}
+    unknown = sorted(test - train)
+    if unknown:
+        raise ValueError(
+            f"The test part of {str(folder)!r} has class {unknown[0]!r}, which the training part lacks"
+            f"{f', and {len(unknown) - 1} more' if unknown[1:] else ''}: both parts should have the same classes."
+        )
+    return [f"class {label!r} has no image in the test part" for label in sorted(train - test)] if test else []
+
+
+def _check_names(folder: Path, photos: Sequence[Photo]) -> None:
+    """Raise for labels that are not UTF-8, and for photos that are listed twice."""
+    for label in sorted({photo.label for photo in photos}):
+        try:
+            label.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{str(folder)!r} has a class folder whose name, {label!r}, is not UTF-8: it cannot be a label. Rename it."
+            ) from None
+    name, times = Counter(photo.name for photo in photos).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"The lists in {str(folder)!r} name {name!r} {times} times: unpack the data set again.")

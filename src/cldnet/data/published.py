@@ -1,0 +1,285 @@
+"""The official files of MNIST, FashionMNIST, CIFAR-10 and CIFAR-100."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import math
+import pickle
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cldnet.data.dataset import Dataset, Part, check_file, make_room, open_array
+
+__all__ = ["read_cifar10", "read_cifar100", "read_idx", "read_mnist"]
+
+_UINT8 = 8
+_MOST_DIMENSIONS = 4
+_GZIP = b"\x1f\x8b"
+#: Deflate cannot expand a byte to more than this, so a larger claim is refused before memory is allocated.
+_MOST_FROM_A_BYTE = 1032
+_BLOCK = 1 << 24
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Read an idx file of bytes with one to four dimensions, plain or gzipped, whatever its name.
+
+    A plain file larger than `memory_limit` is memory-mapped.
+    """
+    check_file(path, "Check the path, or get the data with 'cldnet data get'.")
+    with path.open("rb") as file:
+        if file.read(2) == _GZIP:
+            return _read_gzipped(path)
+        file.seek(0)
+        shape = _idx_shape(path, file)
+    length, header = path.stat().st_size, 4 + 4 * len(shape)
+    expected = header + math.prod(shape)
+    if length != expected:
+        problem = "cut short" if length < expected else "too long"
+        raise _broken(path, f"is {problem}: its header says {shape}, {expected:,} bytes, and it has {length:,}")
+    pixels: NDArray[np.uint8] = open_array(path, header, np.dtype(np.uint8), shape).numpy()
+    return pixels
+
+
+def read_mnist(folder: Path, name: str) -> Dataset:
+    """Read MNIST's four files, or those of a set in its format such as FashionMNIST.
+
+    Images have shape ``(n, height, width)`` and type uint8, labels are 0 to 9. Each file may be plain or ``.gz``; plain
+    files are preferred.
+    """
+    train, test = (
+        _idx_part(
+            _mnist_file(folder, f"{half}-images", "idx3-ubyte"), _mnist_file(folder, f"{half}-labels", "idx1-ubyte")
+        )
+        for half in ("train", "t10k")
+    )
+    return Dataset(name, train, test)
+
+
+def _mnist_file(folder: Path, role: str, kind: str) -> Path:
+    """Find one of the four files, a plain one first."""
+    for end in ("", ".gz"):
+        for path in (folder / f"{role}-{kind}{end}", folder / f"{role}.{kind}{end}"):
+            if path.is_file():
+                return path
+    raise FileNotFoundError(
+        f"The folder {folder} lacks {role}-{kind} (plain or .gz). Put the file there, or use 'cldnet data get'."
+    )
+
+
+def _idx_part(images_path: Path, labels_path: Path) -> Part:
+    images, labels = read_idx(images_path), read_idx(labels_path)
+    if images.ndim != 3 or 0 in images.shape:
+        raise _broken(images_path, f"has shape {images.shape}; expected images, (count, height, width)")
+    if labels.ndim != 1:
+        raise _broken(labels_path, f"has shape {labels.shape}; expected one label per image")
+    if len(images) != len(labels):
+        raise ValueError(
+            f"{images_path} has {len(images):,} images and {labels_path} {len(labels):,} labels: "
+            "the files come from different sets. Get both from one place."
+        )
+    wrong = np.flatnonzero(labels >= 10)
+    if len(wrong):
+        raise _broken(labels_path, f"says {labels[wrong[0]]} for image {wrong[0]}; labels are 0 to 9")
+    return Part(torch.from_numpy(images), labels.astype(np.int64))
+
+
+def _idx_shape(path: Path, file: IO[bytes] | gzip.GzipFile) -> tuple[int, ...]:
+    magic = file.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UINT8 or not 1 <= magic[3] <= _MOST_DIMENSIONS:
+        raise _broken(path, f"begins with {magic.hex(' ') or 'nothing'}; an idx file of bytes begins with 00 00 08")
+    sizes = file.read(4 * magic[3])
+    if len(sizes) < 4 * magic[3]:
+        raise _broken(path, "is cut short within its header")
+    return struct.unpack(f">{magic[3]}I", sizes)
+
+
+def _read_gzipped(path: Path) -> NDArray[np.uint8]:
+    try:
+        with gzip.open(path) as file:
+            shape = _idx_shape(path, file)
+            size = math.prod(shape)
+            if size > _MOST_FROM_A_BYTE * path.stat().st_size:
+                raise _broken(path, f"claims to hold {shape}, more than a file of its length can hold")
+            pixels: NDArray[np.uint8] = make_room(shape, np.dtype(np.uint8))
+            flat, filled = pixels.reshape(-1), 0
+            while block := file.read(min(_BLOCK, size - filled)):
+                flat[filled : filled + len(block)] = np.frombuffer(block, np.uint8)
+                filled += len(block)
+            if filled < size or file.read(1):  # reading past the end also verifies gzip's checksum
+                problem = "cut short" if filled < size else "too long"
+                raise _broken(path, f"is {problem}: its header says {shape}, which is not what it holds")
+    except (zlib.error, EOFError, gzip.BadGzipFile) as error:
+        raise _broken(path, f"is a damaged gzip file ({error})") from error
+    return pixels
+
+
+_IMAGE = (3, 32, 32)
+_PIXELS = 3072
+_CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+#: MD5 of the files in the official archives cifar-10-python.tar.gz and cifar-100-python.tar.gz.
+_OFFICIAL_PICKLES = {
+    "c99cafc152244af753f735de768cd75f": "data_batch_1",
+    "d4bba439e000b95fd0a9bffe97cbabec": "data_batch_2",
+    "54ebc095f3ab1f0389bbae665268c751": "data_batch_3",
+    "634d18415352ddfa80567beed471001a": "data_batch_4",
+    "482c414d41f54cd18b22e5b47cb7c3cb": "data_batch_5",
+    "40351d587109b95175f43aff81a1287e": "test_batch",
+    "5ff9c542aee3614f3951f8cda6e48888": "batches.meta",
+    "16019d7e3df5f24257cddd939b257f8d": "train",
+    "f0ef6b0ae62326f3e7ffdfab6717acfc": "test",
+    "7973b15100ade9c7d40fb424638fde48": "meta",
+}
+_LARGEST_PICKLE = 1 << 28
+#: All names that the official pickles use. The constructor of dtype drops old arguments that numpy now warns about.
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): lambda letters, *_: np.dtype(letters),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds numpy arrays and plain values, and can call nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return _ALLOWED[module, name]
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """One of a set's labellings: its key and names in the files, the number of classes."""
+
+    key: bytes
+    names_key: bytes
+    names_file: str
+    classes: int
+
+
+@dataclass(frozen=True)
+class _Cifar:
+    """The files of a set, without the ``.bin`` of the binary ones; a binary record begins with one byte per labelling."""
+
+    train: tuple[str, ...]
+    test: str
+    meta: str
+    labels: tuple[_Labels, ...]
+
+
+_COARSE = _Labels(b"coarse_labels", b"coarse_label_names", "coarse_label_names.txt", 20)
+_FINE = _Labels(b"fine_labels", b"fine_label_names", "fine_label_names.txt", 100)
+_CIFAR100 = _Cifar(("train",), "test", "meta", (_COARSE, _FINE))
+_TEN = _Labels(b"labels", b"label_names", "batches.meta.txt", 10)
+_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+_CIFAR10 = _Cifar(_BATCHES, "test_batch", "batches.meta", (_TEN,))
+
+
+def read_cifar10(folder: Path) -> Dataset:
+    """Read CIFAR-10 from the folder with its binary files or its official pickles, with class names as labels.
+
+    Without ``batches.meta`` the ten well-known names are used.
+    """
+    return _read_cifar(folder, _CIFAR10, _TEN, "cifar-10")
+
+
+def read_cifar100(folder: Path, labels: Literal["fine", "coarse"] = "fine") -> Dataset:
+    """Read CIFAR-100 from the folder with its binary files or its official pickles, with class names as labels."""
+    if labels not in ("fine", "coarse"):
+        raise ValueError(f"labels={labels!r} should be 'fine' (100 classes) or 'coarse' (20 groups of them).")
+    fine = labels == "fine"
+    return _read_cifar(folder, _CIFAR100, _FINE if fine else _COARSE, "cifar-100" if fine else "cifar-100-coarse")
+
+
+def _read_cifar(folder: Path, cifar: _Cifar, labels: _Labels, name: str) -> Dataset:
+    binary = all((folder / f"{file}.bin").is_file() for file in (*cifar.train, cifar.test))
+    end = ".bin" if binary else ""
+    names = _class_names(folder, cifar, labels, binary)
+    parts = [
+        _cifar_part([folder / f"{file}{end}" for file in files], cifar, labels, names)
+        for files in (cifar.train, (cifar.test,))
+    ]
+    return Dataset(name, *parts)
+
+
+def _class_names(folder: Path, cifar: _Cifar, labels: _Labels, binary: bool) -> NDArray[np.str_]:
+    path = folder / (labels.names_file if binary else cifar.meta)
+    if not path.exists():
+        if cifar is _CIFAR10:
+            return np.array(_CIFAR10_NAMES)
+        raise FileNotFoundError(
+            f"The folder {folder} lacks {path.name}, which has the names of the classes. "
+            "Copy it from the official archive."
+        )
+    if binary:
+        check_file(path)
+        try:
+            names = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not a text file ({error}). Copy it from the official archive.") from error
+    else:
+        names = [name.decode("utf-8") for name in _unpickle(path)[labels.names_key]]
+    if len(names) != labels.classes or len(set(names)) != len(names):
+        raise ValueError(
+            f"{path} has {len(names)} class names, {len(set(names))} of them different; "
+            f"expected {labels.classes}. Copy it from the official archive."
+        )
+    return np.array(names)
+
+
+def _cifar_part(paths: Sequence[Path], cifar: _Cifar, labels: _Labels, names: NDArray[np.str_]) -> Part:
+    contents = []
+    for path in paths:
+        if path.suffix == ".bin":
+            images, numbers = _read_records(path, cifar)
+        else:
+            content = _unpickle(path)
+            images, numbers = content[b"data"], [np.array(content[each.key], np.int64) for each in cifar.labels]
+        for each, found in zip(cifar.labels, numbers, strict=True):
+            wrong = np.flatnonzero(found >= each.classes)
+            if len(wrong):
+                raise _broken(path, f"says class {found[wrong[0]]} for image {wrong[0]} of {each.classes} classes")
+        contents.append((images, numbers[cifar.labels.index(labels)]))
+    x = make_room((sum(len(images) for images, _ in contents), *_IMAGE), np.dtype(np.uint8))
+    np.concatenate([images for images, _ in contents], out=x.reshape(-1, _PIXELS))
+    return Part(torch.from_numpy(x), names[np.concatenate([numbers for _, numbers in contents])])
+
+
+def _read_records(path: Path, cifar: _Cifar) -> tuple[NDArray[np.uint8], list[NDArray[np.int64]]]:
+    check_file(path)
+    labels = len(cifar.labels)
+    length, record = path.stat().st_size, labels + _PIXELS
+    if length == 0 or length % record:
+        raise _broken(path, f"is {length:,} bytes long, which is not a multiple of {record}, the bytes of a record")
+    records = open_array(path, 0, np.dtype(np.uint8), (length // record, record)).numpy()
+    return records[:, labels:], list(records[:, :labels].T.astype(np.int64))
+
+
+def _unpickle(path: Path) -> Any:
+    """Load an official pickle. Others are refused: pickles can run code, and can exhaust memory without running any."""
+    check_file(path)
+    content = path.read_bytes() if path.stat().st_size <= _LARGEST_PICKLE else b""
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() not in _OFFICIAL_PICKLES:
+        raise ValueError(
+            f"{path} is not one of the official pickles of CIFAR, and other pickles are not loaded, because they can run "
+            "code. Get the official files ('cldnet data get cifar-10', 'cldnet data get cifar-100'), or save your data with "
+            "np.savez(path, X=…, y=…) and read them as arrays:PATH."
+        )
+    try:
+        return _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{path} was not loaded: {error}. Nothing was executed.") from error
+
+
+def _broken(path: Path, what: str) -> ValueError:
+    return ValueError(f"{path} {what}. Get the official file again.")

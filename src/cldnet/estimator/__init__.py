@@ -1,0 +1,1 @@
+"""`CLDNetClassifier` and what it is made of: model, statistics, lessons, footprint, audit, checks."""

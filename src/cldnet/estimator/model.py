@@ -1,0 +1,741 @@
+"""The model that a classifier holds: its parameters, a learner, its labels; how it learns, forgets, is saved and loaded."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import cldnet.storage as store
+from cldnet.data.arrays import Samples
+from cldnet.data.labels import Inputs, LabelTable
+from cldnet.device import bearable_threads, memory_limit, resolve_dtype
+from cldnet.estimator.footprint import Footprint, footprint
+from cldnet.estimator.lessons import (
+    DIGEST_BYTES,
+    LESSON_TENSORS,
+    Lesson,
+    Lessons,
+    Receipts,
+    merged_receipts,
+    read_lessons,
+    sample_digests,
+    write_lessons,
+)
+from cldnet.estimator.statistics import Statistics, merged_inputs
+from cldnet.math.basis import largest_cosine, reachable_gamma
+from cldnet.math.calibration import Calibration, calibrate, known_probability
+from cldnet.methods import build_learner
+from cldnet.methods.fit import Progress, TaskReport, fit_task
+from cldnet.methods.learner import Learner, Setting, TaskData, portions, predict_logits
+from cldnet.methods.mapped import check_gram
+from cldnet.methods.parts.alpha import ConstantAlpha
+from cldnet.methods.parts.unlearning import not_learned
+from cldnet.nets import Described, FeatureMap, build_described, is_described
+from cldnet.nets.fingerprint import Fingerprint, WrongModule
+from cldnet.storage.checkpoint import SessionCheckpoint
+from cldnet.storage.validation import check_shapes, check_state, empty_backbone, empty_learner, read_labels
+from cldnet.version import __version__
+
+if TYPE_CHECKING:
+    from cldnet.methods.exact import Exact
+
+#: The method behind each solver's name.
+SOLVERS: Mapping[str, str] = {"exact": "exact", "hbo": "cldnet"}
+
+_MAX_RATE = 3e38  # what float32 can hold
+_MAX_INTEGER = 2**63 - 1  # what torch takes for a size, and a file for a number
+_MAX_SAVED_THREADS = 1 << 12
+#: Samples of a task that a net is tested on after it has learned them.
+_TESTED = 64
+_DIVERGED = "Training diverged: NaN or infinity. Lower lr, raise alpha if it is tiny, or look for enormous values in X."
+_OVERFLOW = "The sums would overflow: look for enormous weights, values or noise. The model is unchanged."
+_NO_SCORES = "Some scores are NaN or infinite: look for enormous values in X, or load the last good copy of the model."
+_log = logging.getLogger("cldnet")
+
+
+@dataclass(frozen=True)
+class ModelParameters:
+    """The parameters of a classifier that its model is built from. They cannot change while the model lives."""
+
+    solver: str
+    backbone: str | nn.Module
+    capacity: int
+    embed_dim: int
+    input_shape: tuple[int, ...] | None
+    dtype: str
+    gram: str | int = "full"
+    receipts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.solver not in SOLVERS:
+            raise ValueError(f"solver={self.solver!r} is not known; use one of {sorted(SOLVERS)}.")
+        if not isinstance(self.backbone, str | nn.Module):
+            raise ValueError(f"backbone={self.backbone!r} should be a name or a torch.nn.Module.")
+        check_integer("capacity", self.capacity)
+        check_integer("embed_dim", self.embed_dim)
+        if self.input_shape is not None:
+            sides = self.input_shape
+            if not isinstance(sides, tuple | list) or not 1 <= len(sides) <= 3:
+                raise ValueError(f"input_shape={sides!r} should be None or a tuple of one to three sides, as (28, 28).")
+            for side in sides:
+                check_integer("A side of input_shape", side)
+            check_integer("The product of the sides of input_shape", prod(map(int, sides)))
+            object.__setattr__(self, "input_shape", tuple(map(int, sides)))
+        resolve_dtype(self.dtype)
+        rank: Any = self.gram
+        object.__setattr__(self, "gram", int(rank) if isinstance(rank, np.integer) else rank)
+        check_gram(self.gram)
+        if not isinstance(self.gram, str):
+            check_integer("gram", self.gram)
+        if not isinstance(self.receipts, bool | np.bool_) or (self.receipts and self.solver != "exact"):
+            raise ValueError(
+                f"receipts={shown(self.receipts)} should be False, or True for solver='exact', which can forget samples."
+            )
+        object.__setattr__(self, "receipts", bool(self.receipts))
+
+    @property
+    def class_bytes(self) -> int:
+        """The least memory for one class: a vector for `hbo`, a sum over a map's features for `exact`."""
+        features = getattr(self.backbone, "out_features", 1000)  # as many as maps that are made by name have
+        return 8 * (self.embed_dim if self.solver == "hbo" else int(features))
+
+    def check_unchanged(self, now: ModelParameters) -> None:
+        """Refuse parameters that were changed since the model was made."""
+        for name in self.__dataclass_fields__:
+            then, value = getattr(self, name), getattr(now, name)
+            if value is not then and value != then:
+                larger = name == "capacity" and value > then
+                keep = f" and call clf.extend({value}), which keeps what was learned" if larger else ""
+                raise ValueError(
+                    f"{name} was {then!r} when the model was made and is {value!r} now. "
+                    f"Set it back{keep}, or call fit to begin again."
+                )
+
+    def setting(self, input_shape: tuple[int, ...], seed: int) -> Setting:
+        """What the learner is made for. The exact solver sums and scores in float64, whatever ``dtype`` is."""
+        dtype = torch.float64 if self.solver == "exact" else resolve_dtype(self.dtype)
+        return Setting(input_shape, self.capacity, seed, dtype)
+
+    def options(self, training: TrainingParameters) -> dict[str, Any]:
+        """The configuration of the solver's method."""
+        if self.solver == "exact":
+            return {"alpha": training.alpha, "gram": self.gram, "products": self.dtype}
+        gamma = reachable_gamma(self.capacity, self.embed_dim)
+        options: dict[str, Any] = {"embed_dim": self.embed_dim, "gamma": gamma, "lr": training.lr}
+        if not isinstance(training.alpha, str):
+            options["alpha"] = ConstantAlpha(training.alpha)
+        return options
+
+
+@dataclass(frozen=True)
+class TrainingParameters:
+    """The parameters of a classifier that may change from call to call, in the plain types that a file takes."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    alpha: float | str
+    n_threads: int | None
+    verbose: int
+
+    def __post_init__(self) -> None:
+        check_integer("epochs", self.epochs)
+        check_integer("batch_size", self.batch_size)
+        check_threads(self.n_threads)
+        if not _is_positive(self.lr, _MAX_RATE):
+            raise ValueError(f"lr={shown(self.lr)} should be a positive number, {_MAX_RATE:g} at most.")
+        by_name = isinstance(self.alpha, str) and self.alpha == "gcv"
+        if not by_name and not _is_positive(self.alpha, sys.float_info.max):
+            raise ValueError(f"alpha={shown(self.alpha)} should be 'gcv' or a positive number that a float can hold.")
+        level: Any = self.verbose
+        if not isinstance(level, int | np.integer | np.bool_) or abs(int(level)) > _MAX_INTEGER:
+            raise ValueError(
+                f"verbose={shown(level)} should be 0 (silent), 1 (one line per session) or 2 (more lines)."
+            )
+        types = {"epochs": int, "batch_size": int, "lr": float, "verbose": int}
+        types |= ({} if by_name else {"alpha": float}) | ({} if self.n_threads is None else {"n_threads": int})
+        for name, plain in types.items():
+            object.__setattr__(self, name, plain(getattr(self, name)))
+
+
+def check_integer(name: str, value: Any, least: int = 1, most: int = _MAX_INTEGER) -> None:
+    """Refuse what is not a whole number, is too small, or is too large for torch and for a file."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}={shown(value)} should be a whole number of at least {least}.")
+    if value > most:
+        raise ValueError(f"{name}={shown(value)} should be a whole number of at most {most}.")
+
+
+def check_threads(count: Any) -> None:
+    """Refuse more threads than a machine can handle: thousands of them take hours, or crash the process."""
+    if count is None:
+        return
+    most = bearable_threads(_MAX_INTEGER) or _MAX_INTEGER
+    try:
+        check_integer("n_threads", count, most=most)
+    except ValueError:
+        raise ValueError(
+            f"n_threads={shown(count)} should be None or a whole number from 1 to {most}: more threads than processors are of "
+            "no use."
+        ) from None
+
+
+def _is_positive(value: Any, most: float) -> bool:
+    """Whether something is a number above 0 and up to ``most``; True and False are not."""
+    if isinstance(value, np.generic):
+        value = value.item()  # numpy warns if it compares a small float with a large one
+    return isinstance(value, int | float | np.longdouble) and not isinstance(value, bool) and bool(0 < value <= most)
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """Write a value for a message, cut if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write numbers of thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _check_memory(capacity: int, class_bytes: int) -> None:
+    """Refuse more classes than fit into memory, before the system ends the process."""
+    size, most = capacity * class_bytes, memory_limit()
+    if size > most:
+        raise ValueError(
+            f"capacity={capacity} takes {size / 1e9:.3g} GB, and one table may take {most / 1e9:.3g} GB of this machine's "
+            "memory: use a smaller capacity, or fewer features (or a smaller embed_dim) per class. CLDNET_MEMORY_SHARE sets "
+            "another share."
+        )
+
+
+class Size(NamedTuple):
+    """Bytes by kind from a task on, and whether they changed because the user asked for it (as by ``extend``)."""
+
+    tasks: int
+    bytes: dict[str, int]
+    asked: bool = False
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of each kind after each task: an entry where they changed, so a constant model has one."""
+
+    changes: tuple[Size, ...] = ()
+
+    @property
+    def constant(self) -> bool:
+        """Whether the size has only changed when the user asked for it."""
+        return all(size.asked for size in self.changes[1:])
+
+    def record(self, tasks: int, kept: dict[str, int], asked: bool = False) -> Sizes:
+        """Add the bytes by kind after a number of tasks; of several requests in a row only the last counts."""
+        if not self.changes:
+            return Sizes((Size(tasks, kept, asked),))
+        *before, last = self.changes
+        if last.bytes == kept:
+            return self
+        repeated = asked and last.asked and last.tasks == tasks
+        return Sizes((*(before if repeated else self.changes), Size(tasks, kept, asked)))
+
+    def to_json(self) -> list[list[Any]]:
+        """Write the changes in JSON's types."""
+        return [list(size) for size in self.changes]
+
+    @classmethod
+    def from_json(cls, state: Any) -> Sizes:
+        """Read what `to_json` wrote, as untrusted input."""
+        try:
+            sizes = tuple(Size(tasks, dict(kept), asked) for tasks, kept, asked in state)
+            valid = all(
+                type(size.asked) is bool and all(type(n) is int and n >= 0 for n in (size.tasks, *size.bytes.values()))
+                for size in sizes
+            )
+        except (TypeError, ValueError):
+            valid = False
+        if not valid:
+            raise ValueError("its sizes should each have a number of tasks, bytes by kind, and true or false")
+        return cls(sizes)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A learner with its labels, and what is known about its first inputs."""
+
+    learner: Learner
+    labels: LabelTable
+    parameters: ModelParameters
+    seed: int
+    inputs: Inputs
+    merged_map_labels: frozenset[Any] = frozenset()  # of merged or joined classes that the map was fitted on
+    sizes: Sizes = Sizes()
+    session: str | None = None  # digest of the last session that had a checkpoint
+    lessons: Lessons = Lessons()
+    receipts: Receipts | None = None  # if the model was asked to keep them
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        renamed = {"structure": "parameters", "borrowed": "merged_map_labels"}  # in pickles of version 0.1
+        self.__dict__.update({renamed.get(name, name): value for name, value in state.items()})
+
+    @classmethod
+    def build(cls, parameters: ModelParameters, options: Mapping[str, Any], *, seed: int, inputs: Inputs) -> Model:
+        """Make a model that has learned nothing yet, over a copy of the user's module if there is one."""
+        backbone, shape = parameters.backbone, inputs.shape
+        if isinstance(backbone, nn.Module):
+            backbone = copy.deepcopy(backbone)
+        if isinstance(backbone, Described) and is_described(backbone) and backbone.input_shape != shape:
+            raise ValueError(f"The backbone takes inputs of shape {backbone.input_shape}, and X has {shape}.")
+        _check_memory(parameters.capacity, parameters.class_bytes)
+        try:
+            learner = build_learner(SOLVERS[parameters.solver], parameters.setting(shape, seed), options, backbone)
+        except RuntimeError as error:  # from the user's module, or a lack of memory
+            if "allocate" in str(error):
+                raise ValueError(f"Not enough memory for capacity={parameters.capacity}: use a smaller one.") from error
+            raise ValueError(f"The backbone does not take inputs of shape {shape}: {error}") from error
+        strange = [name for name, value in learner.state_dict().items() if not isinstance(value, Tensor)]
+        if strange:
+            raise ValueError(
+                f"The backbone has a state that is not a tensor ({', '.join(strange[:3])}), and a model is saved as tensors: "
+                "use a module without get_extra_state."
+            )
+        receipts = Receipts.new() if parameters.receipts else None
+        return cls(learner, LabelTable(parameters.capacity), parameters, seed, inputs, receipts=receipts)
+
+    def copy(self, options: Mapping[str, Any], shared: nn.Module | None = None) -> Model:
+        """Copy the learner, but for a part to share, and the labels, with the method's options of now."""
+        learner = copy.deepcopy(self.learner, {} if shared is None else {id(shared): shared})
+        twin = replace(self, learner=learner, labels=copy.deepcopy(self.labels))
+        twin.learner.configure(options)
+        return twin
+
+    # The methods below change the learner and the labels: callers that need the old model copy it first.
+
+    def learn(
+        self,
+        samples: Samples,
+        lesson: Lesson,
+        *,
+        epochs: int,
+        batch_size: int,
+        on_step: Callable[[Progress], None] | None = None,
+        checkpoint: SessionCheckpoint | None = None,
+    ) -> tuple[Model, TaskReport]:
+        """Learn samples as one task, and add them to a lesson."""
+        first = not len(self.labels)
+        task, progress, session = self._task(samples, self.labels.learn(samples.y)), None, self.session
+        budget: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
+        if checkpoint is not None:
+            session = self._session_digest(task, budget, first)
+            progress = checkpoint.resume(session, self.seed, len(task), finished=self.session)
+        try:
+            report = fit_task(self.learner, task, **budget, on_step=on_step, resume=progress, on_checkpoint=checkpoint)
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not list it
+            raise ValueError(_DIVERGED) from error
+        one_pass = self.learner.traits.one_pass
+        self.check_finite(_OVERFLOW if one_pass else _DIVERGED)
+        if not one_pass:
+            count = min(_TESTED, len(task))
+            tested = (
+                torch.arange(count, device=self.device) * len(task) // count
+            )  # the first ones are often of one class
+            self._check_learned(task.x[tested], task.y[tested])
+        self.labels.count_samples(samples.y, samples.weight)
+        lessons, receipts = self.lessons, self.receipts
+        if self.learner.keeps_sums:  # only such models are merged, and forget samples
+            digests = sample_digests(samples)
+            lesson.add(samples, digests)
+            lessons = lesson.learned(lessons)
+            receipts = None if receipts is None else receipts.learned(samples, digests)
+        return replace(self, session=session, lessons=lessons, receipts=receipts).with_size(), report
+
+    def _session_digest(self, task: TaskData, budget: Mapping[str, Any], first: bool) -> str:
+        """Digest of everything that a session's outcome depends on, to notice if it is resumed with something else.
+
+        The first weights of a net do not belong to it, since a checkpoint has the later ones.
+        """
+        data = {"x": task.x, "y": task.y} | ({} if task.weight is None else {"weight": task.weight})
+        described, state = {"config": repr(self.learner.config), **budget}, self.learner.state_dict()
+        if first and not self.learner.traits.one_pass:
+            described |= {"seed": self.seed, "shapes": {name: [*tensor.shape] for name, tensor in state.items()}}
+            return store.digest(described, data)
+        return store.digest(described, {**state, **data})
+
+    def check_finite(self, reason: str = _OVERFLOW) -> None:
+        """Refuse a model with NaN or infinity in its state."""
+        kept = (tensor for tensor in self.learner.state_dict().values() if tensor.is_floating_point())
+        if not all(map(_finite, kept)):
+            raise ValueError(reason)
+
+    def _check_learned(self, x: Tensor, y: Tensor) -> None:
+        """Test a net on samples that it has just learned: its weights may be finite and yet useless."""
+        scores = self.learner.logits(x)
+        if not _finite(scores):
+            raise ValueError(_DIVERGED)
+        chance, right = 1 / len(y.unique()), float((scores.argmax(1) == y).double().mean())
+        if len(y) >= 16 and chance < 1 and right - chance <= 0.2 * (1 - chance):
+            _log.warning(
+                "The model classifies %.0f %% of the samples that it has just learned correctly, hardly more than by chance: "
+                "lr or alpha may be far too large or too small.",
+                100 * right,
+            )
+
+    def with_size(self, asked: bool = False) -> Model:
+        """Record the size of the model after a task, or after the user asked for another one."""
+        return replace(self, sizes=self.sizes.record(self.learner.tasks, self.learner.bytes_by_kind(), asked))
+
+    def extend(self, capacity: int) -> Model:
+        """Make room for more classes."""
+        _check_memory(capacity, self.learner.class_width * torch.float64.itemsize)
+        self.learner.extend(capacity)
+        self.labels.capacity = capacity
+        return replace(self, parameters=replace(self.parameters, capacity=capacity)).with_size(asked=True)
+
+    def forget(self, samples: Samples, lesson: Lesson, allow_duplicates: bool = False) -> Model:
+        """Subtract samples. A class without any weight left leaves the labels; its row stays reserved."""
+        numbers, digests = self.labels.known_rows(samples.y), sample_digests(samples)
+        lesson.add(samples, digests)
+        if self.receipts is None and not allow_duplicates:
+            lesson.check_once(self.lessons, samples, digests)
+        receipts = None if self.receipts is None else self.receipts.forgotten(samples, digests)
+        self._check_weights(samples, numbers)
+        # Receipts are proof, so the samples' likelihood is not tested. Files of the first versions did not count samples.
+        known = sum(count or 0 for count in self.labels.counts.values()) if receipts is None else 0
+        self.exact.forget(self._task(samples, numbers), self.labels.to_json()["labels"], known)
+        self.labels.count_samples(samples.y, samples.weight, sign=-1)
+        weights = self.exact.class_weights.cpu()
+        for label, row in dict(zip(samples.y.tolist(), numbers.tolist(), strict=True)).items():
+            if weights[row] == 0:
+                self.labels.retire(label)
+        return replace(self, receipts=receipts, lessons=lesson.forgotten(self.lessons))
+
+    def _check_weights(self, samples: Samples, numbers: NDArray[np.int64]) -> None:
+        """Refuse weights other than 1 for classes that were learned without weights: they would leave fractions.
+
+        Those are the classes with as much weight as samples and with sums of whole numbers.
+        """
+        if samples.weight is None:
+            return
+        others = (samples.weight != 1.0) & (samples.weight > 0)
+        for label, row in dict(zip(samples.y[others].tolist(), numbers[others].tolist(), strict=True)).items():
+            sums, weight = self.exact.class_sums[row], float(self.exact.class_weights[row])
+            if self.labels.counts[label] == weight and bool((sums == sums.round()).all()):
+                raise not_learned(f"class {label!r} was learned without weights, so the weight must be 1")
+
+    def forget_class(self, label: Any) -> Model:
+        """Drop a class's sum, its label and its receipts."""
+        (row,) = self.labels.known_rows([label])
+        self.exact.forget_class(int(row))
+        self.labels.retire(label)
+        return replace(self, receipts=None if self.receipts is None else self.receipts.joined([label], None))
+
+    def join_classes(self, labels: Sequence[Any], into: Any) -> Model:
+        """Move the samples of some classes to another one; if the map was fitted on some, it was on that one's."""
+        traced = self.merged_map_labels | ({into} if self.map_labels.intersection(labels) else set())
+        (row,) = self.labels.learn([into])
+        self.exact.join(self.labels.known_rows(labels).tolist(), int(row))
+        counts = self.labels.counts
+        for label in labels:
+            self.labels.retire(label)
+            self.labels.add_counts({into: counts[label]})
+        receipts = None if self.receipts is None else self.receipts.joined(labels, into)
+        return replace(self, merged_map_labels=traced, receipts=receipts)
+
+    def add_noise(self, labels: Iterable[Any], deviation: float, source: torch.Generator) -> Model:
+        """Move all samples of each class by one random vector of that standard deviation."""
+        for row in self.labels.known_rows(list(labels)).tolist():
+            noise = torch.randn(self.exact.class_width, generator=source, dtype=torch.float64) * deviation
+            self.exact.move(row, noise.to(self.device))
+        self.check_finite()
+        return self
+
+    def merge(self, other: Statistics, allow_duplicates: bool = False) -> Model:
+        """Add sums that were made over the same map, or say why they cannot be added."""
+        self.statistics.check_addable(other, allow_duplicates)
+        classes = torch.from_numpy(self.labels.learn(other.labels.by_row)).to(self.device)
+        self.exact.merge_sums({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, classes)
+        self.labels.take_over(other.labels)
+        return replace(
+            self,
+            inputs=merged_inputs(self.inputs, other.inputs),
+            merged_map_labels=self.merged_map_labels | other.fitted_on,
+            receipts=merged_receipts(self.receipts, other.receipts),
+            lessons=self.lessons.merged(other.lessons),
+        ).with_size()
+
+    # The methods below change nothing.
+
+    @property
+    def statistics(self) -> Statistics:
+        """The model's sums; the large ones share its memory, so copy them before you change them."""
+        table = LabelTable(self.parameters.capacity)
+        table.learn(self.labels.by_row)
+        table.take_over(self.labels)
+        sums, live = self.exact.sums(), torch.from_numpy(np.sort(self.labels.columns)).to(self.device)
+        sums |= {name: sums[name][live] for name in ("class_sums", "class_weights")}
+        tensors = {name: tensor.detach().cpu() for name, tensor in sums.items()}
+        known = self.map_labels, self.lessons, self.receipts
+        return Statistics(self.map_id, self.parameters.gram, self.inputs, table, tensors, *known)
+
+    @property
+    def exact(self) -> Exact:
+        """The learner, if it is the exact solver's: others keep no sums."""
+        if not self.learner.keeps_sums:
+            raise ValueError(
+                f"solver={self.parameters.solver!r} learns by gradient steps and keeps no sums, so it cannot forget, merge or "
+                "detect unknown classes: make the model with solver='exact'."
+            )
+        return cast("Exact", self.learner)
+
+    @property
+    def map_id(self) -> str:
+        """Digest of everything between inputs and features: models can be merged if and only if it is the same."""
+        identity = self.exact.features.map_id
+        scale = self.exact.scale.state_dict()  # in front of a user's module; maps scale their inputs themselves
+        if not scale:
+            return identity
+        digest = hashlib.sha256(identity.encode())
+        for _, tensor in sorted(scale.items()):
+            digest.update(tensor.detach().cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def map_labels(self) -> frozenset[Any]:
+        """Labels of the samples that the map was fitted on, here or in a model that was merged."""
+        first = int(self.exact.first_classes)
+        return self.merged_map_labels | {*self.labels.to_json()["labels"][:first]}
+
+    @cached_property
+    def largest_cosine(self) -> float:
+        """Largest |cosine| between two class vectors; 0 for the exact solver, whose are orthonormal."""
+        vectors = self.learner.class_vectors
+        return 0.0 if vectors is None else largest_cosine(vectors)
+
+    def scores(self, x: Tensor) -> NDArray[np.float64]:
+        """Scores of inputs, one column per label, in the labels' sorted order."""
+        logits = predict_logits(self.learner, x.to(self.device))
+        scores: NDArray[np.float64] = logits[:, torch.from_numpy(self.labels.columns)].double().cpu().numpy()
+        if not np.isfinite(scores).all():
+            raise ValueError(_NO_SCORES)
+        return scores
+
+    def scores_and_known(self, x: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Scores of inputs, and `known_probability` of each (exact solver only)."""
+        calibration, columns = self.calibration, torch.from_numpy(self.labels.columns)
+        vectors = torch.cat([self.exact.vectors(part) for part in portions(x.to(self.device))])
+        scores = self.exact.decide(vectors)[:, columns].double().cpu().numpy()
+        if not np.isfinite(scores).all():
+            raise ValueError(_NO_SCORES)
+        return scores, known_probability(vectors[:, columns].double().cpu(), calibration).numpy()
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """How scores of new samples are distributed, from the sums; a model in use does not change any more."""
+        learner, live = self.exact, torch.from_numpy(self.labels.columns).to(self.device)
+        ridge = learner.ridge._replace(solution=learner.ridge.solution[:, live])
+        made = calibrate(ridge, learner.class_sums[live].T, learner.class_weights[live], float(learner.rows))
+        return made._replace(distances=made.distances.cpu())
+
+    @property
+    def temperature(self) -> float:
+        """Divides the scores before the softmax; the exact solver's follows from its sums."""
+        return self.calibration.temperature if self.learner.keeps_sums else 1.0
+
+    def probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities of scores: a softmax at the model's temperature."""
+        scores = scores / self.temperature
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        probabilities: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+        return probabilities
+
+    @property
+    def footprint(self) -> Footprint:
+        """Bytes by kind of everything that is kept."""
+        kept = footprint(self.learner, labels=len(str(self.labels.to_json()["labels"]).encode()))
+        more = {"lesson ids": self.lessons.to_tensor().numel()} if self.learner.keeps_sums else {}
+        more |= {} if self.receipts is None else {"receipts": DIGEST_BYTES * len(self.receipts)}
+        return replace(kept, bytes=kept.bytes | more)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the learner computes."""
+        return self.learner.counters.device
+
+    def _task(self, samples: Samples, y: NDArray[np.int64]) -> TaskData:
+        weight = None if samples.weight is None else torch.from_numpy(samples.weight).to(self.device)
+        return TaskData(samples.x.to(self.device), torch.from_numpy(y).to(self.device), weight)
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Whether all numbers are finite, in chunks: the sums may have gigabytes, and the test makes copies."""
+    return all(bool(torch.isfinite(chunk).all()) for chunk in tensor.flatten().split(1 << 20))
+
+
+def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[str, Any]) -> None:
+    """Write a model to one file, with the parameters of its classifier, if it can be loaded from there again."""
+    learner, backbone, mark = model.learner, model.parameters.backbone, None
+    built = {field.name: getattr(model.parameters, field.name) for field in fields(ModelParameters)}
+    parameters = {**parameters, **built, "random_state": model.seed}
+    if isinstance(backbone, Described) and is_described(backbone):
+        parameters["backbone"] = backbone.describe()
+    elif isinstance(backbone, nn.Module):
+        assert learner.backbone is not None
+        mark = Fingerprint.of(learner.backbone, model.inputs.shape).to_json()
+        del parameters["backbone"]
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
+    tensors = learner.state_dict()
+    manifest = {
+        "kind": "model",
+        "version": __version__,
+        "parameters": plain,
+        "labels": model.labels.to_json(),
+        "stream": {"tasks": learner.tasks, "sizes": model.sizes.to_json(), "session": model.session},
+        "inputs": model.inputs.to_json(),
+        "fingerprint": mark,
+        "borrowed": sorted(model.merged_map_labels),
+        "fitted_map": isinstance(backbone, FeatureMap) and bool(backbone.fitted),
+    }
+    if learner.keeps_sums:
+        more, described = write_lessons(model.lessons, model.receipts, model.labels)
+        tensors, manifest = tensors | more, manifest | described
+    store.write(path, tensors, manifest, partial(_check_loadable, learner))
+
+
+def _check_loadable(learner: Learner, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> None:
+    """Validate what is about to be written as `load` will, without building the model."""
+    module = learner.backbone if manifest["fingerprint"] is not None else None
+    saved = SavedModel.read(tensors, manifest, module)
+    parameters = saved.parameters
+    built = ModelParameters(**{field.name: parameters[field.name] for field in fields(ModelParameters)})
+    built.options(TrainingParameters(**{field.name: parameters[field.name] for field in fields(TrainingParameters)}))
+    check_state(saved.tensors, learner, saved.fields["labels"])
+    saved.check_learned(learner)
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """The content of a model's file, each part validated; the model itself is not built yet."""
+
+    #: Of the classifier. A backbone that the file describes is on the meta device.
+    parameters: dict[str, Any]
+    description: Mapping[str, Any] | None
+    tensors: dict[str, Tensor]
+    mark: Fingerprint | None
+    inputs: Inputs
+    tasks: int | None
+    fitted_map: bool
+    #: The fields of `Model` that are neither its parameters nor its learner.
+    fields: dict[str, Any]
+
+    @classmethod
+    def read(cls, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any], module: nn.Module | None) -> SavedModel:
+        """Validate a file, for the module that the user gave."""
+        if manifest["kind"] != "model":
+            raise ValueError(f"it is a file of another kind, {manifest['kind']!r:.80}")
+        parameters = dict(manifest["parameters"])
+        _check_saved_parameters(parameters)
+        parameters["n_threads"] = bearable_threads(parameters.get("n_threads"))
+        mark = None if manifest["fingerprint"] is None else Fingerprint.from_json(manifest["fingerprint"])
+        inputs, labels = Inputs.from_json(manifest["inputs"]), LabelTable.from_json(manifest["labels"])
+        if mark is not None and mark.input_shape != inputs.shape:
+            raise ValueError("its module was tried on inputs of another shape")
+        stream = manifest["stream"]
+        session = stream.get("session")  # older files have none
+        if session is not None and not isinstance(session, str):
+            raise ValueError(f"{session!r:.80} is not a session's digest")
+        lessons, receipts = read_lessons(tensors, manifest, labels)
+        if (receipts is not None) != parameters["receipts"]:
+            raise ValueError("it has receipts and says that it keeps none, or the other way round")
+        state = {name: tensor for name, tensor in tensors.items() if name not in LESSON_TENSORS}
+        backbone = parameters.get("backbone", "auto")
+        description = backbone if isinstance(backbone, Mapping) and module is None else None
+        _check_module(module, mark)
+        own = str(backbone) if description is None else empty_backbone(description, state)
+        parameters["backbone"] = own if module is None else module
+        known = {
+            "labels": labels,
+            "merged_map_labels": read_labels(manifest["borrowed"], labels),
+            "sizes": Sizes.from_json(stream["sizes"]),
+            "session": session,
+            "lessons": lessons,
+            "receipts": receipts,
+        }
+        return cls(parameters, description, state, mark, inputs, stream["tasks"], manifest["fitted_map"], known)
+
+    def build(self, parameters: ModelParameters, options: Mapping[str, Any]) -> Model:
+        """Build the model, after its shapes were compared with a learner that takes no memory."""
+        seed = self.parameters["random_state"]
+        setting = parameters.setting(self.inputs.shape, seed)
+        empty = empty_learner(SOLVERS[parameters.solver], parameters.backbone, setting, options)
+        check_shapes(self.tensors, empty)
+        check_state(self.tensors, empty, self.fields["labels"])
+        if self.description is not None:
+            parameters = replace(parameters, backbone=build_described(self.description))
+        model = Model.build(parameters, options, seed=seed, inputs=self.inputs)
+        learner = model.learner
+        check_shapes(self.tensors, learner)
+        _check_tied(self.tensors, learner.state_dict())
+        learner.load_state(self.tensors)
+        learner.eval()
+        self.check_learned(learner)
+        backbone = parameters.backbone
+        if self.description is not None and isinstance(backbone, FeatureMap) and self.fitted_map:
+            backbone.load_state_dict(model.exact.features.state_dict())
+        return replace(model, **self.fields)
+
+    def check_learned(self, learner: Learner) -> None:
+        """Refuse a learner with another number of tasks, or another output of its module, than the file says."""
+        if self.tasks not in (None, learner.tasks):  # older files do not say
+            raise ValueError(f"it says that {self.tasks!r:.80} tasks were learned, and {learner.tasks} were counted")
+        if self.mark is not None and learner.backbone is not None:
+            self.mark.check_output(learner.backbone)
+
+
+def _check_saved_parameters(parameters: Mapping[str, Any]) -> None:
+    """Refuse invalid parameters that are not validated when a classifier is created."""
+    seed, threads, device = parameters["random_state"], parameters.get("n_threads"), parameters.get("device", "auto")
+    try:  # another machine may have devices that this one lacks
+        known = isinstance(device, str) and (device == "auto" or torch.device(device).type != "meta")
+    except RuntimeError:
+        known = False
+    valid = {
+        "random_state": type(seed) is int and 0 <= seed < 2**32,
+        "n_threads": threads is None or (type(threads) is int and 1 <= threads <= _MAX_SAVED_THREADS),
+        "device": known,
+    }
+    for name, is_valid in valid.items():
+        if not is_valid:
+            raise ValueError(f"{name}={parameters.get(name)!r:.80} is not valid")
+
+
+def _check_module(module: nn.Module | None, mark: Fingerprint | None) -> None:
+    """Refuse a module of the user's where the file needs none, and the other way round."""
+    own = module is not None and not is_described(module)
+    if mark is None and own:
+        raise WrongModule("This model has a backbone of the library's own: load it without backbone.")
+    if mark is not None:
+        if module is None or not own:
+            raise WrongModule(
+                "This model was made over a module of your own: load(path, backbone=module) needs the same module."
+            )
+        mark.check_names(module)
+
+
+def _check_tied(tensors: Mapping[str, Tensor], made: Mapping[str, Tensor]) -> None:
+    """Refuse different values for one tensor with two names, as in a module with tied weights."""
+    first: dict[tuple[Any, ...], str] = {}
+    for name, tensor in made.items():
+        place = tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+        other = first.setdefault(place, name)
+        if other != name and tensor.numel() and not torch.equal(tensors[other], tensors[name]):
+            raise ValueError(f"{other!r} and {name!r} are one tensor in the module, and differ in the file")

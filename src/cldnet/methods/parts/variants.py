@@ -1,0 +1,208 @@
+"""Variants of CLDNet's Algorithm 1: what the paper leaves open, one small class per choice.
+
+`cldnet.methods.cldnet.CLDNetConfig` takes them, and `cldnet.methods.cldnet.CLDNet` implements what they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from cldnet.math import hsic
+from cldnet.methods.parts.alpha import Alpha, ConstantAlpha
+
+# When the projectors absorb inputs (Eq. 6).
+
+
+@dataclass(frozen=True)
+class EveryStep:
+    """At every batch, including those of the current and of the first task, as OWM does."""
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """After a task, in one more pass: its own gradients are not projected by its own inputs."""
+
+    batch_size: int = 64
+
+
+When = EveryStep | TaskEnd
+
+
+# How the two objectives take their steps.
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Algorithm 1, lines 9 and 10: one step of HBO, then a fresh forward pass and one step of EAE."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """One step on ``L_EAE + weight · L_HBO``, from one forward pass: half the work."""
+
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class EmbeddingAlone:
+    """Line 10 alone: one step of EAE, without the HSIC bottleneck."""
+
+
+Steps = InTurn | Together | EmbeddingAlone
+
+
+# How the embedding layer learns.
+
+
+@dataclass(frozen=True)
+class Last:
+    """Through its projector, as the layers in front do."""
+
+    absorbs: ClassVar[bool] = True
+    learns: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class FreeLast(Last):
+    """Without its projector, which stays empty: a plain output layer (the paper's first ablation)."""
+
+    absorbs: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class FixedLast(Last):
+    """Not at all: a random output layer, so that only the layers in front learn."""
+
+    absorbs: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
+
+
+# Which classes the softmax of Eq. 8 runs over.
+
+
+@dataclass(frozen=True)
+class SeenClasses:
+    """All classes seen so far: new classes are contrasted with old ones."""
+
+
+@dataclass(frozen=True)
+class TaskClasses:
+    """The current task's classes only ("local softmax"); tasks are never contrasted."""
+
+
+@dataclass(frozen=True)
+class AllClasses:
+    """Every vector of the table, including those of future classes."""
+
+
+Softmax = SeenClasses | TaskClasses | AllClasses
+
+
+# How near an embedding ``(n, d)`` is to class vectors ``(classes, d)`` (Eq. 8), shape ``(n, classes)``. ``from_zero`` says
+# whether training may start from embeddings of zero.
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """The cosine, as the paper's text says. Its gradient decreases with the embedding's length."""
+
+    from_zero = False
+
+    def __call__(self, z: Tensor, basis: Tensor) -> Tensor:
+        return F.normalize(z, dim=1) @ basis.T
+
+
+@dataclass(frozen=True)
+class InnerProduct:
+    """The inner product of Eq. 8. The nearest vector is the same as by the cosine, but the embedding's length counts."""
+
+    from_zero = True
+
+    def __call__(self, z: Tensor, basis: Tensor) -> Tensor:
+        return z @ basis.T
+
+
+Similarity = Cosine | InnerProduct
+
+
+# The unit of the learning rates (Eq. 9).
+
+
+@dataclass(frozen=True)
+class FixedRate:
+    """A plain learning rate, ``θ ← θ − λ P g`` (Eq. 9). The stronger the projectors, the smaller the steps."""
+
+    def unit(self, alpha: Alpha, samples: int) -> float:
+        """Return the unit, which is 1 for any batch."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class PerAlpha:
+    """A learning rate in units of samples/α, for a constant α and projectors that absorb every sample.
+
+    ``P/α = (αI + Σ r rᵀ)⁻¹`` is the matrix of recursive least squares: with a squared loss and one pass, a rate of 1 is its
+    step. However many samples came before, and whatever their scale, a step then weighs new samples against old ones.
+    """
+
+    def unit(self, alpha: Alpha, samples: int) -> float:
+        """Return samples/α."""
+        if not isinstance(alpha, ConstantAlpha):
+            raise ValueError(f"PerAlpha needs a constant α, not {alpha}: use ConstantAlpha.")
+        return samples / alpha.value
+
+
+Rate = FixedRate | PerAlpha
+
+
+# The measure of dependence of the HSIC bottleneck (Eq. 5).
+
+#: Takes a layer's representation Z and returns the derivative of ``HSIC(Z, X) − β HSIC(Z, Y)`` by it.
+Derivative = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class NormalisedHSIC:
+    """nHSIC (Ma et al.) with a Gaussian kernel scaled by dimension; β is comparable across layers only in this form.
+
+    For a batch of two classes nHSIC(Z, Y) is at most 1, whatever the layer.
+    """
+
+    sigma: float = 5.0
+    epsilon: float = 1e-5
+
+    def of_batch(self, x: Tensor, y: Tensor, beta: float) -> Derivative:
+        """Prepare what all layers share for a batch: the difference of the normalised kernels of X and Y."""
+        on_input = hsic.normalised(hsic.gaussian(x, self.sigma), self.epsilon)
+        against = on_input.sub_(hsic.label_normalised(y, self.epsilon), alpha=beta).to(x.dtype)
+
+        def derivative(z: Tensor) -> Tensor:
+            kernel = hsic.gaussian(z, self.sigma)
+            pulled = hsic.pull_back(kernel, hsic.nhsic_derivative(kernel, against, self.epsilon))
+            return pulled.reshape(z.shape).to(z.dtype)
+
+        return derivative
+
+
+@dataclass(frozen=True)
+class TraceHSIC:
+    """The trace form of Eq. 2, with bandwidths by the median rule so that it does not vanish."""
+
+    def of_batch(self, x: Tensor, y: Tensor, beta: float) -> Derivative:
+        """Prepare what all layers share for a batch: the difference of the kernels of X and Y."""
+        on_input = hsic.median_gaussian(x).less_one
+        against = hsic.center(on_input - beta * hsic.label_kernel(y, dtype=on_input.dtype)) / max(len(y) - 1, 1) ** 2
+
+        def derivative(z: Tensor) -> Tensor:
+            pulled = hsic.pull_back(hsic.median_gaussian(z), against)
+            return pulled.reshape(z.shape).to(z.dtype)
+
+        return derivative
+
+
+Dependence = NormalisedHSIC | TraceHSIC
