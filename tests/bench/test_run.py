@@ -58,7 +58,7 @@ class Oracle:
 def test_accuracy_is_among_all_classes_seen_and_task_il_among_the_tasks_own() -> None:
     stream = split_digits(0)
     learner: Learner = Oracle(stream.test.y)  # type: ignore[assignment]
-    class_il, task_il = Evaluation(stream).accuracies(learner, 5)
+    class_il, task_il = Evaluation(learner, stream).accuracies(5)
     of_task = stream.test.y < 2
     expected = float((stream.test.y[of_task] == 1).double().mean())
     assert class_il == pytest.approx([expected, 1, 1, 1, 1])
@@ -164,7 +164,7 @@ def test_domains_are_tested_through_their_own_change() -> None:
     assert result["matrix"] == result["task_il_matrix"]  # all tasks have all classes
     learner = build_learner("exact", Setting((8, 8), 10, 0), {}, backbone_options={"features": 400})
     fit_task(learner, stream[0].train, epochs=1, batch_size=16)
-    first, second = Evaluation(stream).accuracies(learner, 2)[0]
+    first, second = Evaluation(learner, stream).accuracies(2)[0]
     assert first > 0.9
     assert second < 0.5  # the same images in an order that was never learned
 
@@ -304,35 +304,28 @@ def learner_for(shape: tuple[int, ...]) -> Learner:
 
 def test_what_is_kept_of_test_images_changes_no_answer() -> None:
     stream = split_digits(0)
-    learner, kept = learner_for(stream.input_shape), Evaluation(stream)
+    learner = learner_for(stream.input_shape)
+    kept = Evaluation(learner, stream)
     for number, task in enumerate(stream, start=1):
         fit_task(learner, task.train, epochs=1, batch_size=1024)
-        assert kept.accuracies(learner, number) == Evaluation(stream).accuracies(learner, number)
+        assert kept.accuracies(number) == Evaluation(learner, stream).accuracies(number)
         last = task.test
         right = (predict_logits(learner, last.x).argmax(1) == last.y).double().mean()
-        assert kept.accuracies(learner, number)[0][-1] == float(right)
+        assert kept.accuracies(number)[0][-1] == float(right)
 
 
 def test_every_test_image_is_mapped_once() -> None:
     stream = split_digits(0)
-    learner, kept = learner_for(stream.input_shape), Evaluation(stream)
+    learner = learner_for(stream.input_shape)
+    kept = Evaluation(learner, stream)
     assert isinstance(learner, Exact)
     mapped: list[torch.Tensor] = []
     represent = learner.represent
     learner.represent = lambda x: (mapped.append(x), represent(x))[1]  # type: ignore[method-assign, func-returns-value]
     for number, task in enumerate(stream, start=1):
         fit_task(learner, task.train, epochs=1, batch_size=1024)
-        kept.accuracies(learner, number)
+        kept.accuracies(number)
     assert sum(len(x) for x in mapped) == len(stream.test.y)
-
-
-def test_another_learner_is_not_scored_by_the_images_of_the_first() -> None:
-    stream = split_digits(0)
-    kept = Evaluation(stream)
-    for seed in (0, 1):
-        learner = build_learner("exact", Setting(stream.input_shape, 10, seed), backbone_options={"features": 60})
-        fit_task(learner, stream[0].train, epochs=1, batch_size=1024)
-        assert kept.accuracies(learner, 1) == Evaluation(stream).accuracies(learner, 1)
 
 
 def test_own_statistics_are_those_that_the_learners_scale_would_have_been_given() -> None:

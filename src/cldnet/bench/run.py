@@ -241,25 +241,24 @@ class Evaluation:
     the learner.
     """
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self._learner: Learner | None = None
+    def __init__(self, learner: Learner, stream: Stream) -> None:
+        self.learner, self.stream = learner, stream
         self._vectors: Tensor | None = None
-        self._mapped = torch.zeros(0, dtype=torch.bool)  # which test images have their vector
+        self._mapped = torch.zeros(len(stream.test_part.y), dtype=torch.bool)  # which test images have their vector
 
-    def accuracies(self, learner: Learner, count: int) -> tuple[list[float], list[float]]:
+    def accuracies(self, count: int) -> tuple[list[float], list[float]]:
         """Accuracy on each of the first ``count`` tasks, among all classes seen and among the task's own."""
         class_il: list[float] = []
         task_il: list[float] = []
-        for logits, y, classes in self._scored(learner, count):
+        for logits, y, classes in self._scored(count):
             class_il.append(_accuracy(logits, y))
             own = self.stream.class_rows(classes).sort().values
             task_il.append(float((own[logits[:, own].argmax(1)] == y).double().mean()))
         return class_il, task_il
 
-    def _scored(self, learner: Learner, count: int) -> Iterator[tuple[Tensor, Tensor, tuple[Any, ...]]]:
+    def _scored(self, count: int) -> Iterator[tuple[Tensor, Tensor, tuple[Any, ...]]]:
         """Logits, class indices and classes of the first tasks' test parts."""
-        stream, plans = self.stream, self.stream.plans[:count]
+        learner, stream, plans = self.learner, self.stream, self.stream.plans[:count]
         needs_task = learner.traits.needs_task_id
         if needs_task or any(plan.change is not None for plan in plans):
             for task, plan in enumerate(plans):
@@ -267,23 +266,21 @@ class Evaluation:
                 yield predict_logits(learner, test.x, task=task if needs_task else None), test.y, plan.classes
             return
         pooled = torch.cat([plan.test for plan in plans]).unique()
-        logits, y = self._logits(learner, pooled), stream.rows(stream.test_part, pooled).y
+        logits, y = self._logits(pooled), stream.rows(stream.test_part, pooled).y
         for plan in plans:
             here = torch.searchsorted(pooled, plan.test)
             yield logits[here], y[here], plan.classes
 
-    def _logits(self, learner: Learner, samples: Tensor) -> Tensor:
+    def _logits(self, samples: Tensor) -> Tensor:
         """Scores of samples of the test part over the classes seen."""
+        learner = self.learner
         if not isinstance(learner, Represents):
             return predict_logits(learner, self.stream.rows(self.stream.test_part, samples).x)
-        count = len(self.stream.test_part.y)
-        if self._learner is not learner:  # another learner has another map
-            self._learner, self._vectors, self._mapped = learner, None, torch.zeros(count, dtype=torch.bool)
         new = samples[~self._mapped[samples]]
         if len(new):
             vectors = learner.represent(self.stream.rows(self.stream.test_part, new).x)
             if self._vectors is None:
-                self._vectors = vectors.new_empty((count, *vectors.shape[1:]))
+                self._vectors = vectors.new_empty((len(self._mapped), *vectors.shape[1:]))
             self._vectors[new], self._mapped[new] = vectors, True
         assert self._vectors is not None
         return torch.cat([learner.score_represented(self._vectors[part]) for part in samples.split(_BATCH)])
@@ -298,7 +295,7 @@ class Recorder:
 
     def __init__(self, learner: Learner, stream: Stream, record: Record) -> None:
         self.learner, self.stream, self.record = learner, stream, record
-        self.evaluation = Evaluation(stream)
+        self.evaluation = Evaluation(learner, stream)
         self.initial_size = footprint(learner).total
         self.matrix: list[list[float]] = []
         self.task_il_matrix: list[list[float]] = []
@@ -323,7 +320,7 @@ class Recorder:
         clock = time.perf_counter()
         training = {module: module.training for module in self.learner.modules()}
         self.learner.eval()
-        class_il, _ = self.evaluation.accuracies(self.learner, len(self.growth))
+        class_il, _ = self.evaluation.accuracies(len(self.growth))
         for module, mode in training.items():
             module.training = mode
         self.epoch_accuracies.append(fmean(class_il))
@@ -332,7 +329,7 @@ class Recorder:
     def after(self, report: TaskReport) -> None:
         """Evaluate after a task."""
         clock = time.perf_counter()
-        class_il, task_il = self.evaluation.accuracies(self.learner, len(self.matrix) + 1)
+        class_il, task_il = self.evaluation.accuracies(len(self.matrix) + 1)
         self.seconds["train"].append(report.seconds - self.epoch_seconds)
         self.seconds["evaluate"].append(time.perf_counter() - clock)
         self.matrix.append(class_il)
