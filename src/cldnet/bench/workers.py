@@ -32,8 +32,6 @@ from cldnet.bench.results import CLAIMS, FAILURES
 from cldnet.methods import read_method
 from cldnet.storage import write_atomically
 
-__all__ = ["Claims", "Event", "Outcome", "execute", "run_job"]
-
 #: Seconds between two heartbeats of a claim, and seconds without one after which another machine may take over.
 HEARTBEAT, STALE = 5.0, 60.0
 #: Seconds until a cell that runs elsewhere is asked for again, and until a failed one is retried.
@@ -85,9 +83,8 @@ class Claims:
     def __init__(self, folder: Path, stale: float = STALE, heartbeat: float = HEARTBEAT) -> None:
         self.folder, self.stale, self.heartbeat = folder, stale, heartbeat
         self._held: dict[str, Path] = {}
-        self._seen: dict[
-            Path, tuple[int, float]
-        ] = {}  # time stamps of others' claims, and since when they are the same
+        # Time stamps of others' claims, and since when they are the same.
+        self._seen: dict[Path, tuple[int, float]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._touch, daemon=True)
 
@@ -108,9 +105,11 @@ class Claims:
         if claims and not self._is_stale(claims[-1]):
             return False
         claim = self.folder / f"{name}.{_number(claims[-1]) + 1 if claims else 0}"
+        process = str(os.getpid())
+        owner = {"host": socket.gethostname(), "where": _this_machine(), "process": process}
         try:
             with claim.open("x") as file:
-                json.dump(_this_process(), file)
+                json.dump({**owner, "born": _start_time(process) or ""}, file)
         except FileExistsError:
             return False
         self._held[name] = claim
@@ -165,12 +164,6 @@ def _read_claim(claim: Path) -> tuple[dict[str, str], int]:
     except (OSError, ValueError):
         return {}, 0
     return (owner if isinstance(owner, dict) else {}), touched
-
-
-def _this_process() -> dict[str, str]:
-    process = str(os.getpid())
-    host, born = socket.gethostname(), _start_time(process) or ""
-    return {"host": host, "where": _this_machine(), "process": process, "born": born}
 
 
 @cache
@@ -230,9 +223,8 @@ def run_job(
 
     try:
         if not read_method(cell.spec.method).traits.one_pass:
-            torch.optim.SGD(
-                [torch.zeros(1)], lr=1.0
-            )  # torch loads its compiler with the first one, which takes seconds
+            # torch loads its compiler with the first optimizer, which takes seconds.
+            torch.optim.SGD([torch.zeros(1)], lr=1.0)
         result = run_cell(cell, cell.load(data), sparingly, data)
         ran = not _exists(path)
         if ran:
@@ -265,7 +257,6 @@ def execute(
     Worker processes share the cores: a cell that names no number of threads gets ``cores // jobs``. A cell whose process died,
     or that ran out of memory or disk space, is retried; other errors are final. ``names`` are those of `file_names`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     names = file_names(cells, data) if names is None else names
     with Claims(folder / CLAIMS) as claims:
         scheduler = _Scheduler(cells, folder, jobs, data, retries, names, on_event, claims)
@@ -299,9 +290,8 @@ class _Scheduler:
 
     def __post_init__(self) -> None:
         self.outcome = Outcome([None] * len(self.cells))
-        self.waiting: deque[tuple[int, float]] = (
-            deque()
-        )  # index of a cell, and the time before which it should not start
+        # Index of a cell, and the time before which it should not start.
+        self.waiting: deque[tuple[int, float]] = deque()
         self.working: dict[Any, _Worker] = {}
         self.idle: list[_Worker] = []
         self.attempts: Counter[int] = Counter()
