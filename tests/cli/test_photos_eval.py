@@ -178,6 +178,20 @@ def test_mistakes_are_shown_with_small_copies_unless_told_otherwise(place: Path)
     assert "--no-thumbnails" not in answer.stdout
 
 
+def test_only_the_surest_mistakes_are_shown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cldnet.cli.photos.BATCH", 2)
+    monkeypatch.setattr("cldnet.cli.photos._MISTAKES", 2)
+    Path("new/flower").rename("new/aside")
+    Path("new/china").rename("new/flower")
+    Path("new/aside").rename("new/china")
+    found, _ = evaluated("new")
+    wrong = [one for one in found["answers"] if one["answer"] != one["label"]]
+    worst = sorted(wrong, key=lambda one: -one["probability"])[:2]
+    assert len(wrong) > 2
+    shown = re.findall(r'<span class="note">([^<]*)</span></figcaption>', Path("birds-eval/index.html").read_text())
+    assert shown == [one["photo"] for one in worst]
+
+
 def test_labels_that_are_numbers_are_told_by_their_text(place: Path) -> None:
     clf = CLDNetClassifier.load("birds.cldnet")
     pixels = np.random.default_rng(0).integers(0, 256, (8, 3, 32, 32), dtype=np.uint8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from cldnet.bench.report.model_pages import ConfidentMistakes, PhotoEvaluation, PhotoPrediction
+    from cldnet.bench.report.model_pages import PhotoEvaluation, PhotoPrediction
     from cldnet.data.images.decode import BadImage, Photos
     from cldnet.data.images.folders import Photo, Tree
     from cldnet.estimator.classifier import CLDNetClassifier
@@ -31,6 +32,8 @@ BATCH = 256
 _REJECTED = 0.01
 #: Unreadable photos that are named; the others are counted.
 _NAMED = 10
+#: The most confident mistakes, which the page of an evaluation shows.
+_MISTAKES = 24
 
 _Model = Annotated[Path, typer.Argument(help="The model's file.")]
 _Folder = Annotated[Path, typer.Argument(help="Photos, one folder per class; the folders' names are the labels.")]
@@ -163,22 +166,16 @@ def eval_command(
 
     Photos that cannot be read are named and skipped. Photos of classes that the model does not know are counted separately.
     """
-    from cldnet.bench.report.model_pages import (
-        ConfidentMistakes,
-        check_output,
-        evaluation_json,
-        output_folder,
-        write_evaluation,
-    )
+    from cldnet.bench.report.model_pages import check_output, evaluation_json, output_folder, write_evaluation
 
     clf, place = loaded(model), out or model.with_name(f"{model.stem}-eval")
-    photos, mistakes = _labelled(folder, test=True), ConfidentMistakes()
+    photos = _labelled(folder, test=True)
     _side(clf)
     _check_known_classes(clf, photos)
     check_output(place)
     with output_folder(place):
-        found = _evaluation(clf, model, photos, mistakes)
-        worst = [(answer, pixels if thumbnails else None) for answer, pixels in mistakes.found]
+        found, mistakes = _evaluation(clf, model, photos)
+        worst = [(answer, pixels if thumbnails else None) for answer, pixels in mistakes]
         page, figures = write_evaluation(found, place, worst)
     if as_json:
         typer.echo(evaluation_json(found), nl=False)
@@ -368,7 +365,9 @@ def _some(labels: list[str]) -> str:
     return named + (f" and {len(labels) - 5:,} more" if len(labels) > 5 else "")
 
 
-def _evaluation(clf: CLDNetClassifier, model: Path, photos: _Labelled, mistakes: ConfidentMistakes) -> PhotoEvaluation:
+def _evaluation(
+    clf: CLDNetClassifier, model: Path, photos: _Labelled
+) -> tuple[PhotoEvaluation, list[tuple[PhotoPrediction, NDArray[np.uint8]]]]:
     """Predict all photos, and collect the worst mistakes. Labels are compared as text, as names of folders are text."""
     from cldnet.bench.machine import versions
     from cldnet.bench.report.model_pages import PhotoEvaluation, PhotoPrediction
@@ -378,6 +377,7 @@ def _evaluation(clf: CLDNetClassifier, model: Path, photos: _Labelled, mistakes:
     names = [str(label) for label in clf.classes_]
     columns = {name: column for column, name in enumerate(names)}
     answers: list[PhotoPrediction] = []
+    mistakes: list[tuple[PhotoPrediction, NDArray[np.uint8]]] = []
     for x, part in _batches(clf, photos, "evaluating"):
         probabilities = clf.predict_proba(x)
         own = [columns.get(photo.label) for photo in part]
@@ -386,8 +386,10 @@ def _evaluation(clf: CLDNetClassifier, model: Path, photos: _Labelled, mistakes:
             best, path = int(row.argmax()), photos.relative(photos.tree.folder / photo.name)
             true_rank = None if column is None else int(rank)
             answers.append(PhotoPrediction(path, photo.label, names[best], float(row[best]), true_rank))
-            mistakes.offer(answers[-1], pixels)
-    return PhotoEvaluation(
+            if answers[-1].wrong:
+                mistakes.append((answers[-1], pixels.copy()))  # a view would keep the whole batch in memory
+        mistakes = heapq.nlargest(_MISTAKES, mistakes, key=lambda mistake: mistake[0].probability)
+    found = PhotoEvaluation(
         model.name,
         file_checksum(model, "sha256"),
         photos.folder.expanduser().resolve().name,
@@ -397,3 +399,4 @@ def _evaluation(clf: CLDNetClassifier, model: Path, photos: _Labelled, mistakes:
         date.today().isoformat(),
         versions(),
     )
+    return found, mistakes

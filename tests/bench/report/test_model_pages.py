@@ -18,7 +18,7 @@ from PIL import Image
 from cldnet import CLDNetClassifier
 from cldnet.bench.formatting import percent
 from cldnet.bench.report import audit_page, evaluation_page, write_audit, write_evaluation
-from cldnet.bench.report.model_pages import ConfidentMistakes, Mistakes, PhotoEvaluation, PhotoPrediction
+from cldnet.bench.report.model_pages import Mistakes, PhotoEvaluation, PhotoPrediction
 from cldnet.estimator.audit import Audit
 
 NASTY = "<script>alert('1')</script>"
@@ -40,10 +40,8 @@ def evaluation(classes: int, photos: int = 4, **more: Any) -> PhotoEvaluation:
 
 
 def mistakes_of(found: PhotoEvaluation, most: int = 24) -> Mistakes:
-    kept = ConfidentMistakes(most)
-    for answer in found.answers:
-        kept.offer(answer, GREY)
-    return kept.found
+    wrong = sorted((answer for answer in found.answers if answer.wrong), key=lambda answer: -answer.probability)
+    return [(answer, GREY) for answer in wrong[:most]]
 
 
 class Whole(HTMLParser):
@@ -206,26 +204,6 @@ def test_thumbnails_are_small_pictures_of_the_photo_and_nothing_else() -> None:
     red, green, blue = np.asarray(image).reshape(-1, 3).mean(axis=0)
     assert (red > 240, green < 15, blue < 15) == (True, True, True)
     assert not image.getexif()
-
-
-def test_only_the_surest_mistakes_are_kept() -> None:
-    rng = np.random.default_rng(0)
-    kept, offered = ConfidentMistakes(5), []
-    for number in range(200):
-        answer = PhotoPrediction(f"{number}.jpg", "a", "b", round(rng.random(), 1), 1)  # many are equally sure
-        offered.append(answer)
-        kept.offer(answer, np.full((3, 2, 2), number, np.uint8))
-        kept.offer(PhotoPrediction("right.jpg", "a", "a", 1.0, 0), GREY)
-        kept.offer(PhotoPrediction("stranger.jpg", "owl", "a", 1.0, None), GREY)
-    expected = sorted(offered, key=lambda answer: -answer.probability)[:5]  # stable: of equals the first
-    assert [answer for answer, _ in kept.found] == expected
-    assert [f"{pixels[0, 0, 0]}.jpg" for _, pixels in kept.found] == [answer.photo for answer in expected]
-
-
-def test_kept_pixels_do_not_hold_on_to_the_portion_they_came_from() -> None:
-    portion, kept = np.zeros((256, 3, 2, 2), np.uint8), ConfidentMistakes(1)
-    kept.offer(PhotoPrediction("1.jpg", "a", "b", 0.5, 1), portion[0])
-    assert kept.found[0][1].base is None
 
 
 def test_both_files_are_written_and_replaced(tmp_path: Path) -> None:

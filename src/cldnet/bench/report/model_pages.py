@@ -310,23 +310,6 @@ class PhotoEvaluation:
 Mistakes = Sequence[tuple[PhotoPrediction, NDArray[np.uint8] | None]]
 
 
-class ConfidentMistakes:
-    """Keeps the most confident wrong predictions, with the pixels of their photos."""
-
-    def __init__(self, most: int = 24) -> None:
-        self.most = most
-        #: What is kept, the most confident first.
-        self.found: list[tuple[PhotoPrediction, NDArray[np.uint8]]] = []
-
-    def offer(self, prediction: PhotoPrediction, pixels: NDArray[np.uint8]) -> None:
-        """Keep a prediction and a copy of its pixels if it is wrong and among the most confident."""
-        full = len(self.found) == self.most
-        if prediction.wrong and not (full and prediction.probability <= self.found[-1][0].probability):
-            self.found.append((prediction, pixels.copy()))
-            self.found.sort(key=lambda kept: -kept[0].probability)  # of equally confident ones the first stays
-            del self.found[self.most :]
-
-
 def write_evaluation(found: PhotoEvaluation, folder: Path, mistakes: Mistakes = ()) -> tuple[Path, Path]:
     """Write ``index.html`` and ``eval.json`` to a folder, which is made if it is missing; the page shows `mistakes`."""
     page, figures = folder / "index.html", folder / "eval.json"
