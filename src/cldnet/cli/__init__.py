@@ -59,17 +59,15 @@ def main() -> None:
     """Run the command line. Errors that a user can fix are printed in one sentence, without a traceback."""
     try:
         app()
+        return
     except (ValueError, OSError, ImportError) as error:
-        said = printable(f"Error: {error}")
-        Console(stderr=True).print(said, style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
+        said = str(error)
     except RuntimeError as error:
         if "allocate memory" not in str(error):
             raise
-        Console(stderr=True).print(
-            "Error: There is not enough memory for this method on inputs of this size. Use smaller photos, such as "
-            "folder:PATH,size=32, or the exact solver, which needs less than methods with projectors.",
-            style="red",
-            soft_wrap=True,
+        said = (
+            "There is not enough memory for this method on inputs of this size. Use smaller photos, such as "
+            "folder:PATH,size=32, or the exact solver, which needs less than methods with projectors."
         )
-        sys.exit(2)
+    Console(stderr=True).print(printable(f"Error: {said}"), style="red", markup=False, highlight=False, soft_wrap=True)
+    sys.exit(2)

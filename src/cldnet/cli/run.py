@@ -86,7 +86,10 @@ def run_command(
     from cldnet.storage import write_atomically
 
     if again is not None:
-        _refuse_others(context)
+        others = sorted(given_options(context) - {"again", "stream", "method", "data", "on_bad", "outside"})
+        if others:
+            option = others[0].replace("_", "-")
+            raise ValueError(f"--again takes its settings from the result file: leave --{option} out.")
         _repeat(again, data, stream, method, on_bad, outside or "")
         return
     if not stream or not method:
@@ -118,13 +121,6 @@ def run_command(
     for table in result_tables(summarise([{**result, "file": path.name}])):
         Console().print(table)
     say(f"Written to {path}")
-
-
-def _refuse_others(context: typer.Context) -> None:
-    """Refuse options whose values come from the result file."""
-    others = sorted(given_options(context) - {"again", "stream", "method", "data", "on_bad", "outside"})
-    if others:
-        raise ValueError(f"--again takes its settings from the result file: leave --{others[0].replace('_', '-')} out.")
 
 
 def _repeat(file: Path, data: Path | None, stream: str, method: str, on_bad: OnBad, outside: str) -> None:

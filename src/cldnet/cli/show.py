@@ -64,20 +64,6 @@ def pace(count: int, seconds: float, unit: str) -> str:
     return f"{f'{rate:,.0f}' if rate >= 10 else f'{rate:.2g}'} {unit}/s"
 
 
-class _Pace:
-    """How fast a count grows since its first value: a download may resume in the middle of a file."""
-
-    def __init__(self, unit: str) -> None:
-        self.unit, self.first, self.since = unit, -1, 0.0
-
-    def at(self, done: int) -> str:
-        """The current rate. If the count decreases, as for the next file, measuring starts again."""
-        now = time.monotonic()
-        if not 0 <= self.first <= done:
-            self.first, self.since = done, now
-        return pace(done - self.first, now - self.since, self.unit)
-
-
 @contextmanager
 def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show progress and rate: a bar on a terminal, a line per quarter elsewhere.
@@ -86,13 +72,23 @@ def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None
     """
     from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console, speed = Console(stderr=True), _Pace(unit)
+    console = Console(stderr=True)
+    first, since = -1, 0.0
+
+    def rate(done: int) -> str:
+        # From the first count on: a download may resume in the middle of a file. The next file starts with a lower count.
+        nonlocal first, since
+        now = time.monotonic()
+        if not 0 <= first <= done:
+            first, since = done, now
+        return pace(done - first, now - since, unit)
+
     if not console.is_terminal:
         told, begun_at = -1, time.monotonic()
 
         def tell(done: int, total: int | None) -> None:
             nonlocal told
-            now, quarter = speed.at(done), 0 if not total else 4 * done // total
+            now, quarter = rate(done), 0 if not total else 4 * done // total
             if quarter > told and time.monotonic() - begun_at > _PATIENCE:
                 told = quarter
                 say(f"{label}: {done:,}{f' of {total:,}' if total else ''} {unit}{now and f' ({now})'}", error=True)
@@ -108,7 +104,7 @@ def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None
         def show(done: int, total: int | None) -> None:
             if not begun:
                 begun.append(bars.add_task(label, total=total, pace=""))
-            bars.update(begun[0], completed=done, total=total, pace=speed.at(done))
+            bars.update(begun[0], completed=done, total=total, pace=rate(done))
 
         yield show
 
