@@ -140,16 +140,13 @@ def _summary(runs: Sequence[Result], variant: str, missing: tuple[int, ...]) -> 
     runs = [once[key] for key in sorted(once)]
     first = runs[0]
 
-    def scores(name: str) -> list[float] | None:
+    def mean(name: str) -> float | None:
         values = [run["scores"][name] for run in runs]
         # A mean over only those runs that have the number would compare different things.
-        return None if None in values else values
+        return None if None in values else fmean(values)
 
-    def mean(name: str) -> float | None:
-        values = scores(name)
-        return None if values is None else fmean(values)
-
-    accuracies = scores("average_accuracy")
+    accuracy = mean("average_accuracy")
+    several = accuracy is not None and len(runs) > 1
     matrices = [run["matrix"] for run in runs if run["matrix"] is not None]
     return Summary(
         stream=str(first["stream"]["name"]),
@@ -158,8 +155,8 @@ def _summary(runs: Sequence[Result], variant: str, missing: tuple[int, ...]) -> 
         variant=variant,
         results=tuple(runs),
         missing=missing,
-        accuracy=mean("average_accuracy"),
-        accuracy_std=stdev(accuracies) if accuracies is not None and len(runs) > 1 else None,
+        accuracy=accuracy,
+        accuracy_std=stdev(run["scores"]["average_accuracy"] for run in runs) if several else None,
         incremental_accuracy=mean("average_incremental_accuracy"),
         forgetting=mean("forgetting"),
         task_il_accuracy=mean("task_il_accuracy"),

@@ -33,11 +33,9 @@ def validate(kind: type[T], content: Any) -> T:
     """Convert parsed TOML, or the bytes of a JSON file, to a pydantic model or a dataclass."""
     adapter: TypeAdapter[T] = _adapter(kind)  # type: ignore[arg-type]
     try:
-        return (
-            adapter.validate_json(content, strict=True)
-            if isinstance(content, bytes)
-            else adapter.validate_python(content)
-        )
+        if isinstance(content, bytes):
+            return adapter.validate_json(content, strict=True)
+        return adapter.validate_python(content)
     except ValidationError as error:
         raise ValueError(_sentence(error)) from error
 

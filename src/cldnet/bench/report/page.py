@@ -202,11 +202,9 @@ def _needs_the_task(summary: Summary) -> bool:
 def _order_note(summaries: Sequence[Summary]) -> str:
     """Say whether each seed has its own class order: a deviation over one order is less informative."""
     found = {class_orders(summaries, s.stream) for s in summaries} - {""}
-    return (
-        "each with its own class order"
-        if found <= {"own"}
-        else f"{'all' if found == {'same'} else 'some'} with the same class order"
-    )
+    if found <= {"own"}:
+        return "each with its own class order"
+    return f"{'all' if found == {'same'} else 'some'} with the same class order"
 
 
 def _leaks(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
