@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, export, models, photos, results, run, tune
+from cldnet.cli import bench, datasets, models, photos, results, run, tune
 from cldnet.cli.show import printable
 from cldnet.version import __version__
 
@@ -21,19 +21,14 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-app = typer.Typer(
-    help="Learn new classes forever: keep no data, never grow, never forget.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command("learn")(photos.learn_command)
 app.command("predict")(photos.predict_command)
 app.command("eval")(photos.eval_command)
 app.command("inspect")(models.inspect_command)
 app.command("forget")(photos.forget_command)
 app.command("merge")(models.merge_command)
-app.command("export")(export.export_command)
+app.command("export")(models.export_command)
 app.command()(bench.demo)
 app.command("run")(run.run_command)
 app.command("bench")(bench.bench_command)
