@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from cldnet.bench.formatting import counted, duration, percent
+from cldnet.bench.formatting import counted, duration
 from cldnet.cli.datasets import DataOption
-from cldnet.cli.show import counting, progress, result_tables, say
+from cldnet.cli.show import counting, outcome_text, progress, result_tables, say
 
 if TYPE_CHECKING:
     from cldnet.bench.cell import Cell
@@ -153,11 +153,7 @@ def _news(event: Event) -> str:
     if event.kind == "failed":
         return f"failed{', will be retried' if event.retry else ''}: {event.text}"
     result = read_result(event.path) if event.path is not None and event.ran else None
-    return (
-        ""
-        if result is None
-        else f"{percent(result['scores']['average_accuracy'])} in {result['seconds']['total']:.1f} s"
-    )
+    return "" if result is None else outcome_text(result)
 
 
 def make_folder(folder: Path) -> None:

@@ -6,16 +6,15 @@ import tomllib
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
-from cldnet.bench.formatting import percent
 from cldnet.cli.bench import make_folder
 from cldnet.cli.datasets import DataOption
 from cldnet.cli.models import given_options
-from cldnet.cli.show import counting, new_table, progress, result_tables, say
+from cldnet.cli.show import counting, new_table, outcome_text, progress, result_tables, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,15 +165,10 @@ def _load_stream(cell: Cell, data: Path | None, on_bad: OnBad) -> Stream:
     """Read a cell's stream, with progress if that takes long."""
     from cldnet.data.streams import stream_by_name
 
+    bad: Literal["skip", "stop"] = "skip" if on_bad is OnBad.skip else "stop"
     try:
         with counting("reading photos", "files") as tell:
-            return stream_by_name(
-                cell.stream,
-                cell.spec.seed,
-                data=data,
-                on_bad="skip" if on_bad is OnBad.skip else "stop",
-                on_progress=tell,
-            )
+            return stream_by_name(cell.stream, cell.spec.seed, data=data, on_bad=bad, on_progress=tell)
     except KeyboardInterrupt:
         say("\nStopped while reading. Nothing was run.", error=True)
         raise typer.Exit(130) from None
@@ -187,7 +181,7 @@ def _run_and_show(cell: Cell, tasks: Stream, data: Path | None) -> dict[str, Any
     try:
         with progress([cell.title]) as (on_progress, tell):
             result = run_cell(cell, tasks, lambda share: on_progress(0, share), data)
-            tell(0, f"{percent(result['scores']['average_accuracy'])} in {result['seconds']['total']:.1f} s")
+            tell(0, outcome_text(result))
     except KeyboardInterrupt:  # said when the bars are gone
         say("\nStopped. Nothing was finished.", error=True)
         raise typer.Exit(130) from None

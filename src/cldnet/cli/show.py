@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +153,11 @@ def progress(names: Sequence[str]) -> Iterator[tuple[Callable[[int, float], None
             bars.console.print(f"{names[number]}: {text}", highlight=False, markup=False)
 
         yield on_progress, announce
+
+
+def outcome_text(result: Mapping[str, Any]) -> str:
+    """Accuracy and time of a finished run."""
+    return f"{percent(result['scores']['average_accuracy'])} in {result['seconds']['total']:.1f} s"
 
 
 def new_table(*headings: str, title: str | Text | None = None) -> Table:
