@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -89,11 +90,16 @@ def hill(spec: RunSpec) -> float:
     return 0.9 - 0.1 * abs(math.log(spec.options.get("lr", 0.05) / 0.03)) + 0.001 * spec.seed
 
 
+def tune_with(runner: Runner, *arguments: Any, **options: Any) -> tuple[list[MethodSearch], Path]:
+    with patch("cldnet.bench.tune.execute", runner):
+        return tune(*arguments, **options)
+
+
 def searched(
     folder: Path, methods: Sequence[str] = ("finetune", "ewc"), runner: Runner | None = None, **options: Any
 ) -> dict[str, MethodSearch]:
     search = Search("split-digits", tuple(methods), **{"trials": 5, **options})
-    found, _ = tune(search, folder / "out", folder / "presets", run_cells=runner or Runner(hill))
+    found, _ = tune_with(runner or Runner(hill), search, folder / "out", folder / "presets")
     return {one.method: one for one in found}
 
 
@@ -333,7 +339,7 @@ def test_whatever_the_test_data_say_the_choice_is_the_same(tmp_path: Path) -> No
     choices = []
     for stream, place in zip(streams, ("a", "b"), strict=True):
         search = Search(stream, ("finetune", "ewc"), trials=3, seeds=(10,), epochs=1, batch_size=4)
-        found, path = tune(search, tmp_path / place, tmp_path / place, run_cells=RealRunner(hill))
+        found, path = tune_with(RealRunner(hill), search, tmp_path / place, tmp_path / place)
         assert path.name == "arrays-toy.npz.toml"
         choices.append([[(trial.options, trial.scores) for trial in one.trials] for one in found])
     assert choices[0] == choices[1]
@@ -382,7 +388,7 @@ def test_what_could_not_run_is_refused_before_anything_is_written(
 ) -> None:
     search = Search(**{"stream": "split-digits", "methods": ("ewc",), **options})
     with pytest.raises(ValueError, match=complaint):
-        tune(search, tmp_path / "out", tmp_path / "presets", run_cells=Runner(hill))
+        tune_with(Runner(hill), search, tmp_path / "out", tmp_path / "presets")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -430,13 +436,13 @@ def test_progress_and_trials_are_reported(tmp_path: Path) -> None:
     shares: list[tuple[str, int, float]] = []
     trials: list[Trial] = []
     search = Search("split-digits", ("finetune", "exact"), trials=2)
-    tune(
+    tune_with(
+        Runner(hill),
         search,
         tmp_path,
         tmp_path,
         on_progress=lambda method, number, share: shares.append((method, number, share)),
         on_trial=trials.append,
-        run_cells=Runner(hill),
     )
     assert [(trial.method, trial.number) for trial in trials] == [("finetune", 0), ("exact", 0), ("finetune", 1)]
     assert shares[:4] == [("finetune", 0, share) for share in (0.25, 0.5, 0.75, 1.0)]  # of two seeds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from cldnet.bench.cell import Cell, file_names, run_cell
 from cldnet.bench.preset import load_presets
 from cldnet.bench.run import RunSpec
-from cldnet.bench.tune import tune
 from cldnet.bench.workers import Event, Outcome
 from cldnet.cli import app
 
@@ -60,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def invoke(monkeypatch: pytest.MonkeyPatch, made: Made, *arguments: str) -> Any:
-    monkeypatch.setattr("cldnet.bench.tune.tune", partial(tune, run_cells=made))
+    monkeypatch.setattr("cldnet.bench.tune.execute", made)
     return runner.invoke(app, ["tune", "split-digits", *arguments], env={"COLUMNS": "120"})
 
 

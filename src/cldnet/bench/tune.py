@@ -196,7 +196,6 @@ def tune(
     data: Path | None = None,
     on_progress: Callable[[str, int, float], None] = lambda method, number, share: None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
-    run_cells: Callable[..., Outcome] = execute,
 ) -> tuple[list[MethodSearch], Path]:
     """Run a search, and write its trials and the preset file of the stream.
 
@@ -215,8 +214,6 @@ def tune(
         Receives a method, the number of its trial, and the share of it that is done.
     on_trial : callable
         Receives every trial of a round when the round has ended.
-    run_cells : callable
-        What runs cells, with the parameters of `cldnet.bench.workers.execute`.
 
     Returns
     -------
@@ -231,7 +228,7 @@ def tune(
     others = [trial for trial in read_trials(folder) if trial["method"] not in search.methods]
     for needed in (folder, presets):
         needed.mkdir(parents=True, exist_ok=True)
-    run = partial(run_cells, folder=folder, jobs=jobs, data=data)
+    run = partial(execute, folder=folder, jobs=jobs, data=data)
     for number in range(max(one.count for one in found)):
         due = [one for one in found if number < one.count]
         for one, trial in zip(due, _round(search, number, due, run, on_progress), strict=True):
@@ -249,10 +246,9 @@ def plan_methods(search: Search, presets: Path | None) -> list[MethodSearch]:
     Settings of the preset that have no range stay fixed, such as the backbone. The budget is the same for all methods.
     """
     common = common_settings(preset_name(search.stream), presets)
-    default = RunSpec("")
     budget: dict[str, Any] = {
-        "epochs": search.epochs or common.get("epochs", default.epochs),
-        "batch_size": search.batch_size or common.get("batch_size", default.batch_size),
+        "epochs": search.epochs or common.get("epochs", RunSpec.epochs),
+        "batch_size": search.batch_size or common.get("batch_size", RunSpec.batch_size),
     }
     if search.outside and not any(read_method(method).traits.outside_data for method in search.methods):
         raise ValueError(f"None of these methods uses outside data: leave outside={search.outside!r} out.")
