@@ -7,9 +7,9 @@ nothing can be out of date. Features reveal a lot about their images: the cache 
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from cldnet.data.catalog import cache_folder
 from cldnet.nets.pretrained import frozen_nets
+from cldnet.storage import write_atomically
 
 #: Images that are written to one file.
 _PORTION = 2048
@@ -102,18 +103,14 @@ class _NetCache:
             return
         keys = np.frombuffer(b"".join(self.waiting), np.uint8).reshape(-1, _DIGEST)
         content = np.concatenate([keys, np.stack(list(self.waiting.values())).view(np.uint8)], axis=1)
-        name, temporary = f"{_checksum(content)}.npy", self.folder / f"{secrets.token_hex(8)}.tmp"
+        name, file = f"{_checksum(content)}.npy", io.BytesIO()
+        np.save(file, content, allow_pickle=False)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("xb") as file:
-                np.save(file, content, allow_pickle=False)
-            temporary.replace(self.folder / name)
+            write_atomically(self.folder / name, file.getvalue())
         except OSError as error:
             _LOGGER.warning("Features cannot be cached in %s (%s): they will be computed again.", self.folder, error)
             return
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
         self._take(name, content)
         self.waiting.clear()
 
