@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
@@ -375,6 +376,7 @@ class Recorder:
         """Return everything that was recorded, in JSON types."""
         learner, kept = self.learner, footprint(self.learner)
         class_il = None if learner.traits.needs_task_id else scores(self.matrix)
+        measured = [now - then for then, now in pairwise([self.initial_size, *self.sizes])]
         tasks = [{key: layout[key] for key in ("points", "rows")} for layout in self.features]
         features = {"what": _FEATURES_NOTE, "classes": list(self.stream.class_order), "tasks": tasks}
         return {
@@ -389,12 +391,7 @@ class Recorder:
             "losses": self.losses,
             "bytes": kept.bytes,
             "bytes_after_task": self.sizes,
-            "growth": {
-                "declared": self.growth,
-                "measured": [
-                    now - then for now, then in zip(self.sizes, [self.initial_size, *self.sizes], strict=False)
-                ],
-            },
+            "growth": {"declared": self.growth, "measured": measured},
             "rehearsal_free": learner.traits.rehearsal_free,
             "constant_size": learner.traits.constant_size,
             "exemplars": kept.bytes.get("exemplars", 0),

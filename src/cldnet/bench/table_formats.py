@@ -7,6 +7,7 @@ import io
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -164,10 +165,8 @@ def as_csv(table: Table, start: Path | None = None) -> str:
 def as_tex(table: Table, start: Path | None = None) -> str:
     """Write a table as TeX (package booktabs), with the files of the runs as comments. See `as_markdown` for ``start``."""
     named = columns(table)
-    widths = [sum(1 for other, _ in named if other == stream) for stream in table.streams]
-    spans = [
-        f"\\multicolumn{{{width}}}{{c}}{{{tex(stream)}}}" for stream, width in zip(table.streams, widths, strict=True)
-    ]
+    widths = Counter(stream for stream, _ in named)
+    spans = [f"\\multicolumn{{{widths[stream]}}}{{c}}{{{tex(stream)}}}" for stream in table.streams]
     heads = [" & ".join(["method", *spans]) + r" \\"]
     if len(named) > len(spans):
         heads.append(" & ".join(["", *(tex(what or table.score.unit) for _, what in named)]) + r" \\")

@@ -462,12 +462,8 @@ def _paint(axes: Axes, shapes: Sequence[Shape], transform: Transform) -> None:
                 axes.plot(*zip(*points, strict=True), **options)
             case Marks(points, style, _, size, hollow):
                 colour, paper = LIGHT[f"s{style.colour}"], LIGHT["paper"]
-                options |= {
-                    "mfc": paper if hollow else colour,
-                    "mec": colour if hollow else paper,
-                    "ls": "",
-                    "zorder": 3,
-                }
+                face, edge = (paper, colour) if hollow else (colour, paper)
+                options |= {"mfc": face, "mec": edge, "ls": "", "zorder": 3}
                 options["mew"] = (2.0 if hollow else 0.8 if size >= 4 else 0.0) * _PT
                 axes.plot(*zip(*points, strict=True), MARKERS[style.mark], ms=2.1 * size * _PT, **options)
             case Label(point, text, role, anchor, rotated):

@@ -75,6 +75,7 @@ def audit_page(audit: Audit, title: str = "") -> str:
     findings = sorted(audit.findings or (), key=lambda finding: -finding.largest)
     tensors = {finding.tensor: finding.largest for finding in reversed(findings)}  # the most similar vector of each
     worst = sorted(tensors.items(), key=lambda item: -item[1])[:20]
+    rarest = sorted(audit.counts.items(), key=lambda item: -1 if item[1] is None else item[1])
     claims = {"rehearsal_free": "that it keeps no training sample", "constant_size": "that it never grows"}
     return render(
         "audit.html.j2",
@@ -102,9 +103,7 @@ def audit_page(audit: Audit, title: str = "") -> str:
         ],
         classes=[
             (label, "not counted" if count is None else f"{count:,}", "revealing" * (label in audit.revealing))
-            for label, count in sorted(audit.counts.items(), key=lambda item: -1 if item[1] is None else item[1])[
-                :_ROWS
-            ]
+            for label, count in rarest[:_ROWS]
         ],
     )
 
@@ -271,19 +270,15 @@ class PhotoEvaluation:
 
     def __str__(self) -> str:
         classes = counted(len(self.by_class), "class", "classes")
-        lines = {
-            "photos": [f"{len(self.known):,} of {classes} that the model knows"],
-            "accuracy": [
-                f"{percent(self.accuracy)} of photos, {percent(self.balanced_accuracy)} as a mean over classes"
-            ],
-        }
+        overall, balanced = percent(self.accuracy), percent(self.balanced_accuracy)
+        lines = {"photos": [f"{len(self.known):,} of {classes} that the model knows"]}
+        lines["accuracy"] = [f"{overall} of photos, {balanced} as a mean over classes"]
         if self.top3_accuracy is not None:
             lines["top 3"] = [f"{percent(self.top3_accuracy)} have their class among the three most likely"]
         lines["sure"] = [self.calibration]
-        worst = [
-            f"{one.label!r} {percent(one.accuracy)} of {one.photos:,}" for one in self.by_class if one.accuracy < 1
-        ]
-        lines["worst"] = [", ".join(worst[:_LISTED])] if worst else []
+        worst = [one for one in self.by_class if one.accuracy < 1][:_LISTED]
+        named = ", ".join(f"{one.label!r} {percent(one.accuracy)} of {one.photos:,}" for one in worst)
+        lines["worst"] = [named] if worst else []
         lines["confused"] = [str(pair) for pair in self.confusions[:_LISTED]]
         lines["unknown"] = self._unknown_lines()
         lines["unread"] = [f"{counted(len(self.unread), 'photo', 'photos')} left out"] if self.unread else []
