@@ -20,8 +20,6 @@ from typing import IO
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-__all__ = ["check_new", "locked", "sweep", "write_atomically", "write_parts", "writing"]
-
 #: Bytes compared at a time when a file is read back.
 _CHUNK = 1 << 20
 #: Age in seconds from which a temporary file counts as abandoned where the disk has no locks.
@@ -64,15 +62,11 @@ def check_new(path: str | os.PathLike[str]) -> None:
         raise ValueError(f"There is no folder {str(Path(path).parent)!r}: create it first.")
 
 
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file completely or not at all; the previous file stays until the new one is complete."""
-    write_parts(path, [memoryview(content)])
-
-
-def write_parts(path: str | os.PathLike[str], parts: Sequence[memoryview]) -> None:
-    """Write a file as `write_atomically` does, part by part, without joining what may be gigabytes.
+def write_atomically(path: str | os.PathLike[str], *parts: bytes | memoryview) -> None:
+    """Write a file completely or not at all; the previous file stays until the new one is complete.
 
     A file that replaces another one gets its permissions. If the path is a link, the file that it points to is written.
+    Content that comes in several parts is not joined, since it may take gigabytes.
     """
     with writing(path):
         target = _follow_link(Path(path))
@@ -167,10 +161,17 @@ def locked(
             (tell or _log.warning)(f"Waiting for {holder} to finish with {target.name} …")
             told = holder
     try:
-        _copy_permissions(target, lock_file)
+        with suppress(OSError):  # those who may write the model's file may take its lock, too
+            mode = stat.S_IMODE(target.stat().st_mode) & 0o666 | 0o600
+            if stat.S_IMODE(lock_file.stat().st_mode) != mode:
+                lock_file.chmod(mode)
         yield
     finally:
-        _release(lock, target)
+        try:
+            lock.release()
+        except OSError as error:  # the file is saved by now, so this is only logged
+            _unreleased.append(lock)
+            _log.warning("The lock of %s stays until this process ends (%s).", target, error.strerror or error)
 
 
 def _follow_link(path: Path) -> Path:
@@ -273,7 +274,7 @@ def _remove_abandoned(temporary: Path) -> None:
         os.close(handle)
 
 
-def _has_content(path: Path, parts: Sequence[memoryview]) -> bool:
+def _has_content(path: Path, parts: Sequence[bytes | memoryview]) -> bool:
     """Compare a file with what was written, chunk by chunk: a model may have gigabytes."""
     with path.open("rb") as file:
         return all(
@@ -331,15 +332,6 @@ def _acquire(lock: BaseFileLock, path: str | os.PathLike[str], seconds: float) -
     return True
 
 
-def _release(lock: BaseFileLock, target: Path) -> None:
-    """Release the lock. The file is saved by now, so an error of the disk is only logged."""
-    try:
-        lock.release()
-    except OSError as error:
-        _unreleased.append(lock)
-        _log.warning("The lock of %s stays until this process ends (%s).", target, error.strerror or error)
-
-
 def _write_holder(handle: int) -> None:
     """Write into the lock file who holds it. If that fails, as on a full disk, others only miss the name."""
     program = Path(sys.argv[0]).name if sys.argv else ""
@@ -362,11 +354,3 @@ def _read_holder(lock_file: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return "another process"
     return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def _copy_permissions(target: Path, lock_file: Path) -> None:
-    """Let those who may write the model's file take its lock, too; its permissions may have changed."""
-    with suppress(OSError):
-        mode = stat.S_IMODE(target.stat().st_mode) & 0o666 | 0o600
-        if stat.S_IMODE(lock_file.stat().st_mode) != mode:
-            lock_file.chmod(mode)

@@ -22,7 +22,7 @@ from typing import IO, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cldnet.storage.disk import write_parts, writing
+from cldnet.storage.disk import write_atomically, writing
 from cldnet.storage.migrations import NEWEST, migrate
 
 #: Version of the manifest's schema.
@@ -36,6 +36,7 @@ UNEXPECTED_ERRORS = (
     MemoryError,
     RuntimeError,
     TypeError,
+    ValueError,
 )
 _METADATA, _KEY = "__metadata__", "cldnet"
 _LENGTH_BYTES = 8
@@ -89,15 +90,13 @@ def write(
             if check is not None:
                 check(kept, content)
             parts = _serialize(kept, {_KEY: json.dumps({**content, "digest": digest(content, kept)})})
-        except (ValueError, *UNEXPECTED_ERRORS) as error:
-            if find_memory_error(error) is not None:
-                raise
+        except UNEXPECTED_ERRORS as error:
             why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise ValueError(
                 f"{name!r} was not saved, because it could not be loaded again ({why:.500}). The previous file, if any, is "
                 "unchanged: correct that, or continue from the last model that was saved."
             ) from error
-        write_parts(path, parts)
+        write_atomically(path, *parts)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -112,8 +111,6 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
             with reading(path), Path(path).open("rb") as file:
                 tensors, texts = read_tensors(file, os.fstat(file.fileno()).st_size)
         except (ValueError, RuntimeError) as error:
-            if find_memory_error(error) is not None:
-                raise
             raise ValueError(f"{name!r} is not a valid safetensors file ({error}): restore a backup.") from error
         if _KEY not in texts:
             raise ValueError(f"{name!r} is a safetensors file, but not one that cldnet wrote: check the path.")
@@ -292,27 +289,19 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def explain_memory_error(what: str) -> Iterator[None]:
-    """Say what there is not enough memory for, however Python or torch report it; other errors pass."""
+    """Say what there is not enough memory for if that is the cause of an error, however Python or torch report it."""
     try:
         yield
-    except (ValueError, *UNEXPECTED_ERRORS) as error:
-        cause = find_memory_error(error)
-        if cause is None:
-            raise
-        raise MemoryError(
-            f"There is not enough memory {what}: close other programs, or use a larger machine."
-        ) from cause
-
-
-def find_memory_error(error: BaseException) -> BaseException | None:
-    """Find the lack of memory behind an error, or None."""
-    cause: BaseException | None = error
-    while cause is not None:
-        reported = isinstance(cause, RuntimeError) and any(words in str(cause) for words in _NO_MEMORY)
-        if reported or isinstance(cause, MemoryError):
-            return cause
-        cause = cause.__cause__
-    return None
+    except UNEXPECTED_ERRORS as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            reported = isinstance(cause, RuntimeError) and any(words in str(cause) for words in _NO_MEMORY)
+            if reported or isinstance(cause, MemoryError):
+                raise MemoryError(
+                    f"There is not enough memory {what}: close other programs, or use a larger machine."
+                ) from cause
+            cause = cause.__cause__
+        raise
 
 
 class FileChangedError(OSError):
