@@ -20,6 +20,9 @@ from typing import IO
 
 from filelock import BaseFileLock, FileLock, Timeout
 
+if sys.platform != "win32":
+    import fcntl
+
 #: Bytes compared at a time when a file is read back.
 _CHUNK = 1 << 20
 #: Age in seconds from which a temporary file counts as abandoned where the disk has no locks.
@@ -100,13 +103,10 @@ def sweep(path: str | os.PathLike[str]) -> None:
     with suppress(OSError):  # a left-over file is no reason not to write
         target = _follow_link(Path(path))
         pattern = re.compile(re.escape(_temporary_prefix(target)) + "[0-9a-f]{16}[.]tmp")
-        with os.scandir(target.parent) as entries:
-            names = [
-                each.name for each in entries if pattern.fullmatch(each.name) and each.is_file(follow_symlinks=False)
-            ]
-        for name in names:
-            with suppress(OSError):
-                _remove_abandoned(target.with_name(name))
+        for each in target.parent.iterdir():
+            if pattern.fullmatch(each.name) and each.is_file() and not each.is_symlink():
+                with suppress(OSError):
+                    _remove_abandoned(each)
 
 
 @contextmanager
@@ -148,7 +148,10 @@ def locked(
         _check_replaceable(target)
         if not target.absolute().parent.is_dir():  # filelock would create it
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        lock_file = _lock_file(target)
+        name = target.name
+        if len(os.fsencode(name)) > _LONGEST_NAME:
+            name = hashlib.sha256(os.fsencode(name)).hexdigest()
+        lock_file = target.absolute().with_name(f".{name}.lock")
         # One instance per file, so that save can take the lock inside of a block that holds it.
         lock = FileLock(lock_file, is_singleton=True, preserve_lock_file=True, on_acquired=_write_holder)
     told = None
@@ -223,11 +226,9 @@ def _take_permissions(handle: int, old: os.stat_result | None) -> None:
     """Give a new file the mode of the old one, and its owner and group where the system permits."""
     if old is None or sys.platform == "win32":
         return
+    with suppress(OSError):
+        os.fchown(handle, old.st_uid, old.st_gid)
     new, mode = os.fstat(handle), stat.S_IMODE(old.st_mode)
-    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
-        with suppress(OSError):
-            os.fchown(handle, old.st_uid, old.st_gid)
-        new = os.fstat(handle)
     if new.st_gid != old.st_gid:
         mode &= ~0o070  # the permissions were meant for another group
     if stat.S_IMODE(new.st_mode) != mode:
@@ -240,8 +241,6 @@ def _lock_handle(handle: int) -> Iterator[bool]:
     if sys.platform == "win32":  # where nobody can remove an open file
         yield True
         return
-    import fcntl  # noqa: PLC0415  (not on every system)
-
     lock = os.dup(handle)
     try:
         with suppress(OSError):  # a disk without locks
@@ -259,8 +258,6 @@ def _remove_abandoned(temporary: Path) -> None:
         if old:
             temporary.unlink()
         return
-    import fcntl  # noqa: PLC0415  (not on every system)
-
     handle = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -301,13 +298,6 @@ def _sync_folder(path: Path) -> None:
             path,
             error.strerror or error,
         )
-
-
-def _lock_file(target: Path) -> Path:
-    name = target.name
-    if len(os.fsencode(name)) > _LONGEST_NAME:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return target.absolute().with_name(f".{name}.lock")
 
 
 def _acquire(lock: BaseFileLock, path: str | os.PathLike[str], seconds: float) -> bool:
