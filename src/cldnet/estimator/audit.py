@@ -50,6 +50,7 @@ _SAMPLE = 2000  # samples that the forms and the whitening are derived from
 _PATCH_NUMBERS = 1 << 25  # size of the patches that the whitening is computed from
 _BATCH, _BATCH_NUMBERS = 256, 1 << 25  # samples compared at once, and numbers in all their views and patches
 _NAMED = 6  # labels named in a sentence
+_Progress = Callable[[int, int], None] | None
 
 
 @dataclass(frozen=True)
@@ -283,10 +284,6 @@ class _Comparison:
         self.similar[self.active] += (nearest > LIMIT**2).sum(0)
         self.equal[self.active] += (nearest > _COPY).sum(0)
 
-    def narrow(self) -> None:
-        """From now on, count only for vectors that fewer than `FEW` samples share so far."""
-        self.active = (self.telling & (self.shared < FEW)).nonzero()[:, 0]
-
     @property
     def shared(self) -> Tensor:
         """How many samples share each vector: those equal to it, if any are."""
@@ -328,12 +325,7 @@ class _Comparison:
 
 
 @torch.no_grad()
-def compare(
-    learner: Learner,
-    x: Tensor,
-    on_progress: Callable[[int, int], None] | None = None,
-    drawn: Tensor | None = None,
-) -> list[Finding]:
+def compare(learner: Learner, x: Tensor, on_progress: _Progress = None, drawn: Tensor | None = None) -> list[Finding]:
     """Compare everything that a learner stores with samples ``(n, …)``; equal samples count once.
 
     ``on_progress`` is called with the number of samples compared and the total. ``drawn`` has the indices of the samples to
@@ -346,11 +338,17 @@ def compare(
     others = distinct[~torch.isin(distinct, chosen)]
     numbers = prod(x.shape[1:]) * len(_views(x[:1])) * max(1, sum(side**2 for side in _patch_sides(learner)))
     size = min(_BATCH, max(1, _BATCH_NUMBERS // numbers))
-    comparisons, done = _comparisons(learner, x), 0
+    samples = x[torch.linspace(0, len(x) - 1, min(_SAMPLE, len(x))).long()].to(learner.counters.device)
+    comparisons, done = list[_Comparison](), 0
+    for form in _forms(learner, samples):
+        _, each, length = form.vectors(samples[:1]).shape
+        # There are so many patches that only tensors with a side of their length are compared with them.
+        for tensor, how, units in stored_vectors(learner, length, fold=each == 1):
+            comparisons.append(_Comparison(tensor, how, units, form, prod(x.shape[1:])))
     for indices in (*chosen.split(size), *(others.split(size) if len(others) else ())):
         if done >= len(chosen):
-            for comparison in comparisons:
-                comparison.narrow()
+            for comparison in comparisons:  # from now on, count only for vectors that few samples share so far
+                comparison.active = (comparison.telling & (comparison.shared < FEW)).nonzero()[:, 0]
         active = [comparison for comparison in comparisons if len(comparison.active)]
         if not active:
             break
@@ -363,19 +361,6 @@ def compare(
         if on_progress is not None:
             on_progress(done, len(chosen) if done <= len(chosen) else len(distinct))
     return [comparison.finding() for comparison in comparisons]
-
-
-def _comparisons(learner: Learner, x: Tensor) -> list[_Comparison]:
-    """One comparison for every form of a sample, and every tensor that has vectors of its length."""
-    spread = torch.linspace(0, len(x) - 1, min(_SAMPLE, len(x))).long()
-    samples = x[spread].to(learner.counters.device)
-    comparisons = []
-    for form in _forms(learner, samples):
-        _, each, length = form.vectors(samples[:1]).shape
-        # There are so many patches that only tensors with a side of their length are compared with them.
-        for tensor, how, units in stored_vectors(learner, length, fold=each == 1):
-            comparisons.append(_Comparison(tensor, how, units, form, prod(x.shape[1:])))
-    return comparisons
 
 
 def dissimilar_samples() -> dict[str, Tensor]:
@@ -448,9 +433,8 @@ class Audit:
         if not self.sizes.constant:
             sizes = ", ".join(f"{sum(size.bytes.values()):,} from task {size.tasks} on" for size in changes[-3:])
             return False, f"Its bytes have changed: {sizes}."
-        reason = (
-            f"{sum(changes[-1].bytes.values()):,} bytes, constant from task {changes[0].tasks} to task {self.tasks}."
-        )
+        total = sum(changes[-1].bytes.values())
+        reason = f"{total:,} bytes, constant from task {changes[0].tasks} to task {self.tasks}."
         if changes[-1].asked:
             reason += f" It grew only on request, by extend after task {changes[-1].tasks}."
         kept = self.footprint.bytes.get("receipts")
@@ -464,10 +448,8 @@ class Audit:
     def _similarity(self) -> tuple[bool | None, str]:
         if self.single:
             labels = _some([repr(label) for label in self.single])
-            return (
-                False,
-                f"The sum of a class with one sample is that sample's features, whatever is compared: {labels}.",
-            )
+            reason = f"The sum of a class with one sample is that sample's features, whatever is compared: {labels}."
+            return False, reason
         if self.findings is None:
             return None, "There were no training samples to compare with: pass them to check this."
         scope = (
@@ -592,22 +574,25 @@ class Audit:
         )
 
 
-def audit_model(
-    model: Model,
-    x: Tensor | None = None,
-    rows: int | None = 2000,
-    seed: int = 0,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Audit:
+def audit_model(model: Model, x: Tensor | None, rows: int | None, seed: int, on_progress: _Progress) -> Audit:
     """Audit a model; compare what it stores with all training samples, or with ``rows`` of them drawn at random."""
     learner, labels = model.learner, model.labels
     findings, compared = None, 0
     if x is not None:
         drawn = None if rows is None or rows >= len(x) else torch.randperm(len(x), generator=generator(seed))[:rows]
         findings, compared = tuple(compare(learner, x, on_progress, drawn)), len(x) if drawn is None else len(drawn)
-    counts, single, moved, solved = labels.counts, (), (), None
-    if model.learner.keeps_sums:
-        counts, moved = _counts_and_moved(model)
+    counts, single, moved, solved = labels.counts, (), list[Any](), None
+    if learner.keeps_sums:
+        exact = model.exact
+        # The last feature of our own maps is the same for every sample, so its sum shows noise.
+        constant = FEATURE_MAPS.get(exact.features.kind) is type(exact.features)
+        for label, column in zip(labels.classes.tolist(), labels.columns.tolist(), strict=True):
+            weight = float(exact.class_weights[column])
+            if counts[label] is None:  # an old file has no counts
+                counts[label] = round(weight)
+            expected = FEATURE_LIMIT * weight
+            if constant and abs(float(exact.class_sums[column, -1]) - expected) > _NOISE * expected:
+                moved.append(label)
         single = tuple(label for label, count in counts.items() if count == 1 and label not in moved)
         solved = learner.class_width, learner.seen
     return Audit(
@@ -623,28 +608,9 @@ def audit_model(
         compared=compared,
         given=0 if x is None else len(x),
         single=single,
-        moved=moved,
+        moved=tuple(moved),
         solved=solved,
     )
-
-
-def _counts_and_moved(model: Model) -> tuple[dict[Any, int | None], tuple[Any, ...]]:
-    """Samples of each class of the exact solver, and the classes whose sums were moved by noise.
-
-    Where an old file has no counts, the classes' weights give them. The last feature of our own maps is the same for every
-    sample, so the sum of it shows noise.
-    """
-    learner: Any = model.learner
-    constant = FEATURE_MAPS.get(learner.features.kind) is type(learner.features)
-    counts, moved = dict(model.labels.counts), []
-    for label, column in zip(model.labels.classes.tolist(), model.labels.columns.tolist(), strict=True):
-        weight = float(learner.class_weights[column])
-        if counts[label] is None:
-            counts[label] = round(weight)
-        expected = FEATURE_LIMIT * weight
-        if constant and abs(float(learner.class_sums[column, -1]) - expected) > _NOISE * expected:
-            moved.append(label)
-    return counts, tuple(moved)
 
 
 def _some(names: list[str]) -> str:

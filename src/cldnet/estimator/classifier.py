@@ -333,7 +333,16 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = self._model
         parts = [each if isinstance(each, Statistics) else each._fitted().statistics for each in _as_models(others)]
         with self._computing():
-            work = self._empty_model(parts) if model is None else self._copied(model)
+            if model is not None:
+                work = self._copied(model)
+            elif isinstance(self.backbone, FeatureMap) and self.backbone.fitted and parts:
+                work = Model.build(*self._validated_parameters(), seed=self._seed(), inputs=parts[0].inputs)
+                work.learner.to(resolve_device(self.device)).eval()
+            else:
+                raise NotFittedError(
+                    "This CLDNetClassifier is not fitted, so it has no feature map to merge over: call fit first, or pass a "
+                    "fitted map as backbone."
+                )
             for part in parts:
                 work = work.merge(part, allow_duplicates)
             work.check_finite()
@@ -378,7 +387,6 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         anything = LabelTable(1 << 62)  # labels are checked against those known
         samples = Samples.checked(X, y, sample_weight, model.parameters.input_shape, anything)
         self._check_columns(X, samples.x, model)
-        model.labels.known_rows(samples.y)
         traced, lesson = sorted(model.map_labels.intersection(samples.y.tolist())), self._copied_lesson()
         with self._computing():
             work = self._copied(model, shared=model.exact.second)  # which is replaced, not changed
@@ -431,13 +439,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> clf.join_classes(["emu", "owl"], into="bird").classes_
         array(['bird', 'cat'], dtype='<U4')
         """
-        self._check_no_session("join_classes")
-        model = self._fitted()
         joined = [label for label in _as_list(labels) if label != into]
         if not joined:
             raise ValueError("There is nothing to join: name at least one class besides the one to join it into.")
-        model.labels.known_rows(joined)
-        model.labels.check([into])
         return self._change("join_classes", lambda work: work.join_classes(joined, into))
 
     def add_noise(self, deviation: float, labels: Iterable[Any] | None = None, random_state: int | None = None) -> Self:
@@ -464,14 +468,11 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> clf.add_noise(5.0, ["emu"]).classes_
         array(['cat', 'emu', 'owl'], dtype='<U3')
         """
-        self._check_no_session("add_noise")
-        model = self._fitted()
         if not (isinstance(deviation, int | float | np.number) and 0 < deviation < float("inf")):
             raise ValueError(f"deviation={deviation!r} should be a positive number, in units of a feature (up to 127).")
         chosen = list(self.audit().revealing) if labels is None else _as_list(labels)
         if not chosen:
             raise ValueError("No class has few samples, and none was named: name the classes to add noise to.")
-        model.labels.known_rows(chosen)
         if random_state is None:
             random_state = secrets.randbits(63)
         check_integer("random_state", random_state, least=0)
@@ -802,17 +803,6 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._model = work
         if self._lesson is not None and lesson is not None:
             self._lesson = lesson
-
-    def _empty_model(self, parts: list[Statistics]) -> Model:
-        """Make a model over a map that came fitted, to merge sums into."""
-        if not (isinstance(self.backbone, FeatureMap) and self.backbone.fitted and parts):
-            raise NotFittedError(
-                "This CLDNetClassifier is not fitted, so it has no feature map to merge over: call fit first, or pass a fitted "
-                "map as backbone."
-            )
-        work = Model.build(*self._validated_parameters(), seed=self._seed(), inputs=parts[0].inputs)
-        work.learner.to(resolve_device(self.device)).eval()
-        return work
 
     def _seed(self, checkpoint: SessionCheckpoint | None = None) -> int:
         """Seed of a new model: ``random_state``, or that of the session to resume, or a random one."""

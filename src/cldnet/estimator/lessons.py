@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,6 @@ from torch import Tensor
 
 from cldnet.data.arrays import Samples
 from cldnet.data.labels import LabelTable
-
-#: Names of the tensors that `write_lessons` adds to a file.
-LESSON_TENSORS = ("lessons", "receipts")
 
 #: Bytes of a lesson's id, of a sample's receipt and of a salt.
 DIGEST_BYTES = 16
@@ -70,10 +67,8 @@ class Lessons:
 
     def to_tensor(self) -> Tensor:
         """Write the ids as a table of fixed size."""
-        table = np.zeros((_REMEMBERED, DIGEST_BYTES), dtype=np.uint8)
-        for row, one in zip(table, self.ids, strict=False):
-            row[:] = np.frombuffer(one, dtype=np.uint8)
-        return torch.from_numpy(table)
+        padded = b"".join(self.ids).ljust(_REMEMBERED * DIGEST_BYTES, b"\0")
+        return torch.frombuffer(bytearray(padded), dtype=torch.uint8).reshape(_REMEMBERED, DIGEST_BYTES)
 
     @classmethod
     def from_tensor(cls, table: Tensor) -> Lessons:
@@ -100,12 +95,11 @@ class Lesson:
 
     def add(self, samples: Samples, digests: Sequence[bytes]) -> None:
         """Add the samples of one call that have a weight."""
-        for label, digest, counts in zip(samples.y.tolist(), digests, _counting(samples), strict=True):
-            if counts:
-                labelled = digest + f"{type(label).__name__} {label}".encode("utf-8", "surrogatepass")
-                one = hashlib.blake2b(labelled, digest_size=DIGEST_BYTES).digest()
-                self._total = (self._total + int.from_bytes(one, "little")) % (1 << 8 * DIGEST_BYTES)
-                self._samples += 1
+        for _, label, digest in _counted(samples, digests):
+            labelled = digest + f"{type(label).__name__} {label}".encode("utf-8", "surrogatepass")
+            one = hashlib.blake2b(labelled, digest_size=DIGEST_BYTES).digest()
+            self._total = (self._total + int.from_bytes(one, "little")) % (1 << 8 * DIGEST_BYTES)
+            self._samples += 1
 
     @property
     def _id(self) -> bytes | None:
@@ -132,9 +126,8 @@ class Lesson:
         if self._id is None:
             return
         again = _forgotten(self._id) in lessons.ids and "were forgotten before"
-        twice = (
-            min(Counter(zip(samples.y.tolist(), digests, strict=True)).values()) > 1 and "are all passed more than once"
-        )
+        times = Counter(zip(samples.y.tolist(), digests, strict=True))
+        twice = min(times.values()) > 1 and "are all passed more than once"
         if again or twice:
             raise ValueError(
                 f"These samples {again or twice}. Nothing was forgotten. Pass each sample once, or pass "
@@ -158,29 +151,21 @@ class Receipts:
         """Begin without samples, with a random salt."""
         return cls((secrets.token_bytes(DIGEST_BYTES),))
 
-    def __len__(self) -> int:
-        return sum(map(len, self.digests.values())) // DIGEST_BYTES
-
     def learned(self, samples: Samples, digests: Sequence[bytes]) -> Receipts:
         """Add receipts under the first salt."""
-        more: dict[Any, list[bytes]] = {}
-        for label, digest, counts in zip(samples.y.tolist(), digests, _counting(samples), strict=True):
-            if counts:
-                more.setdefault(label, []).append(_salted(digest, self.salts[0]))
-        return self._with(((self.salts[0], label), b"".join(parts)) for label, parts in more.items())
+        salt = self.salts[0]
+        return self._with(((salt, label), _salted(digest, salt)) for _, label, digest in _counted(samples, digests))
 
     def forgotten(self, samples: Samples, digests: Sequence[bytes]) -> Receipts:
         """Drop the receipts of samples; refuse samples without one, which were not learned or are already forgotten."""
         keys = [(salt, label) for salt in self.salts for label in {*samples.y.tolist()}]
         left, missing = {key: Counter(_split(self.digests.get(key, b""))) for key in keys}, []
-        for place, (label, digest, counts) in enumerate(
-            zip(samples.y.tolist(), digests, _counting(samples), strict=True)
-        ):
-            salted = {salt: _salted(digest, salt) for salt in self.salts} if counts else {}
+        for place, label, digest in _counted(samples, digests):
+            salted = {salt: _salted(digest, salt) for salt in self.salts}
             found = next((salt for salt, one in salted.items() if left[salt, label][one] > 0), None)
             if found is not None:
                 left[found, label][salted[found]] -= 1
-            elif counts:
+            else:
                 missing.append(place)
         if missing:
             raise ValueError(
@@ -190,8 +175,10 @@ class Receipts:
             )
         return Receipts(self.salts, {**self.digests, **{key: b"".join(left[key].elements()) for key in keys}})
 
-    def merged(self, other: Receipts) -> Receipts:
-        """Add the receipts of another model."""
+    def merged(self, other: Receipts | None) -> Receipts:
+        """Add the receipts of another model, if it has some."""
+        if other is None:
+            return self
         both = Receipts(tuple(dict.fromkeys((*self.salts, *other.salts))), self.digests)
         return both._with(other.digests.items())
 
@@ -203,10 +190,10 @@ class Receipts:
         return Receipts(self.salts, kept)._with([] if into is None else moved)
 
     def _with(self, more: Iterable[tuple[tuple[bytes, Any], bytes]]) -> Receipts:
-        total = dict(self.digests)
+        parts = {key: [digests] for key, digests in self.digests.items()}
         for key, digests in more:
-            total[key] = total.get(key, b"") + digests
-        return Receipts(self.salts, total)
+            parts.setdefault(key, []).append(digests)
+        return Receipts(self.salts, {key: b"".join(each) for key, each in parts.items()})
 
     def to_tensor(self, labels: Sequence[Any]) -> tuple[Tensor, list[dict[str, Any]]]:
         """Write the digests as one table, and their salts and numbers by label in JSON's types."""
@@ -240,11 +227,6 @@ class Receipts:
         return cls(salts, {key: part.numpy().tobytes() for key, part in zip(keys, parts, strict=True)})
 
 
-def merged_receipts(first: Receipts | None, second: Receipts | None) -> Receipts | None:
-    """Receipts of a model that others are merged into: it keeps them if it did before."""
-    return first if first is None or second is None else first.merged(second)
-
-
 def write_lessons(
     lessons: Lessons, receipts: Receipts | None, labels: LabelTable
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -258,24 +240,27 @@ def write_lessons(
 
 def read_lessons(
     tensors: Mapping[str, Tensor], manifest: Mapping[str, Any], labels: LabelTable
-) -> tuple[Lessons, Receipts | None]:
-    """Read what `write_lessons` wrote, as untrusted input; older files do not have it."""
+) -> tuple[Lessons, Receipts | None, dict[str, Tensor]]:
+    """Read what `write_lessons` wrote, as untrusted input; older files do not have it. Return the other tensors as well."""
+    others = {name: tensor for name, tensor in tensors.items() if name not in ("lessons", "receipts")}
     lessons = Lessons.from_tensor(tensors["lessons"]) if "lessons" in tensors else Lessons()
     said = manifest.get("receipts")
     if (said is None) != ("receipts" not in tensors):
         raise ValueError("its receipts and their description do not belong together")
     if said is None:
-        return lessons, None
-    return lessons, Receipts.from_tensor(tensors["receipts"], said, labels.to_json()["labels"])
+        return lessons, None, others
+    return lessons, Receipts.from_tensor(tensors["receipts"], said, labels.to_json()["labels"]), others
 
 
 def _forgotten(one: bytes) -> bytes:
     return bytes([*one[:-1], one[-1] | 0x80])
 
 
-def _counting(samples: Samples) -> list[bool]:
-    """Which samples count: one without weight adds nothing to the sums."""
-    return [True] * len(samples.y) if samples.weight is None else (samples.weight > 0).tolist()
+def _counted(samples: Samples, digests: Sequence[bytes]) -> Iterator[tuple[int, Any, bytes]]:
+    """Place, label and digest of the samples that count: one without weight adds nothing to the sums."""
+    for place, (label, digest) in enumerate(zip(samples.y.tolist(), digests, strict=True)):
+        if samples.weight is None or samples.weight[place] > 0:
+            yield place, label, digest
 
 
 def _salted(digest: bytes, salt: bytes) -> bytes:

@@ -23,17 +23,7 @@ from cldnet.data.arrays import Samples
 from cldnet.data.labels import Inputs, LabelTable
 from cldnet.device import bearable_threads, memory_limit, resolve_dtype
 from cldnet.estimator.footprint import Footprint, footprint
-from cldnet.estimator.lessons import (
-    DIGEST_BYTES,
-    LESSON_TENSORS,
-    Lesson,
-    Lessons,
-    Receipts,
-    merged_receipts,
-    read_lessons,
-    sample_digests,
-    write_lessons,
-)
+from cldnet.estimator.lessons import Lesson, Lessons, Receipts, read_lessons, sample_digests, write_lessons
 from cldnet.estimator.statistics import Statistics, merged_inputs
 from cldnet.math.basis import largest_cosine, reachable_gamma
 from cldnet.math.calibration import Calibration, calibrate, known_probability
@@ -106,12 +96,6 @@ class ModelParameters:
             )
         object.__setattr__(self, "receipts", bool(self.receipts))
 
-    @property
-    def class_bytes(self) -> int:
-        """The least memory for one class: a vector for `hbo`, a sum over a map's features for `exact`."""
-        features = getattr(self.backbone, "out_features", 1000)  # as many as maps that are made by name have
-        return 8 * (self.embed_dim if self.solver == "hbo" else int(features))
-
     def check_unchanged(self, now: ModelParameters) -> None:
         """Refuse parameters that were changed since the model was made."""
         for name in self.__dataclass_fields__:
@@ -171,26 +155,23 @@ class TrainingParameters:
             object.__setattr__(self, name, plain(getattr(self, name)))
 
 
-def check_integer(name: str, value: Any, least: int = 1, most: int = _MAX_INTEGER) -> None:
+def check_integer(name: str, value: Any, least: int = 1) -> None:
     """Refuse what is not a whole number, is too small, or is too large for torch and for a file."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name}={shown(value)} should be a whole number of at least {least}.")
-    if value > most:
-        raise ValueError(f"{name}={shown(value)} should be a whole number of at most {most}.")
+    if value > _MAX_INTEGER:
+        raise ValueError(f"{name}={shown(value)} should be a whole number of at most {_MAX_INTEGER}.")
 
 
 def check_threads(count: Any) -> None:
     """Refuse more threads than a machine can handle: thousands of them take hours, or crash the process."""
-    if count is None:
-        return
     most = bearable_threads(_MAX_INTEGER) or _MAX_INTEGER
-    try:
-        check_integer("n_threads", count, most=most)
-    except ValueError:
+    whole = isinstance(count, int | np.integer) and not isinstance(count, bool)
+    if count is not None and not (whole and 1 <= count <= most):
         raise ValueError(
             f"n_threads={shown(count)} should be None or a whole number from 1 to {most}: more threads than processors are of "
             "no use."
-        ) from None
+        )
 
 
 def _is_positive(value: Any, most: float) -> bool:
@@ -200,18 +181,18 @@ def _is_positive(value: Any, most: float) -> bool:
     return isinstance(value, int | float | np.longdouble) and not isinstance(value, bool) and bool(0 < value <= most)
 
 
-def shown(value: Any, most: int = 80) -> str:
+def shown(value: Any) -> str:
     """Write a value for a message, cut if it is long."""
     try:
         text = repr(value)
     except ValueError:  # Python does not write numbers of thousands of digits
         text = "a number of thousands of digits"
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def _check_memory(capacity: int, class_bytes: int) -> None:
-    """Refuse more classes than fit into memory, before the system ends the process."""
-    size, most = capacity * class_bytes, memory_limit()
+def _check_memory(capacity: int, width: int) -> None:
+    """Refuse more classes of so many numbers each than fit into memory, before the system ends the process."""
+    size, most = capacity * width * torch.float64.itemsize, memory_limit()
     if size > most:
         raise ValueError(
             f"capacity={capacity} takes {size / 1e9:.3g} GB, and one table may take {most / 1e9:.3g} GB of this machine's "
@@ -296,7 +277,8 @@ class Model:
             backbone = copy.deepcopy(backbone)
         if isinstance(backbone, Described) and is_described(backbone) and backbone.input_shape != shape:
             raise ValueError(f"The backbone takes inputs of shape {backbone.input_shape}, and X has {shape}.")
-        _check_memory(parameters.capacity, parameters.class_bytes)
+        features = getattr(backbone, "out_features", 1000)  # as many as maps that are made by name have
+        _check_memory(parameters.capacity, parameters.embed_dim if parameters.solver == "hbo" else int(features))
         try:
             learner = build_learner(SOLVERS[parameters.solver], parameters.setting(shape, seed), options, backbone)
         except RuntimeError as error:  # from the user's module, or a lack of memory
@@ -315,9 +297,8 @@ class Model:
     def copy(self, options: Mapping[str, Any], shared: nn.Module | None = None) -> Model:
         """Copy the learner, but for a part to share, and the labels, with the method's options of now."""
         learner = copy.deepcopy(self.learner, {} if shared is None else {id(shared): shared})
-        twin = replace(self, learner=learner, labels=copy.deepcopy(self.labels))
-        twin.learner.configure(options)
-        return twin
+        learner.configure(options)
+        return replace(self, learner=learner, labels=copy.deepcopy(self.labels))
 
     # The methods below change the learner and the labels: callers that need the old model copy it first.
 
@@ -346,9 +327,8 @@ class Model:
         self.check_finite(_OVERFLOW if one_pass else _DIVERGED)
         if not one_pass:
             count = min(_TESTED, len(task))
-            tested = (
-                torch.arange(count, device=self.device) * len(task) // count
-            )  # the first ones are often of one class
+            # Spread over the task, since the first ones are often of one class.
+            tested = torch.arange(count, device=self.device) * len(task) // count
             self._check_learned(task.x[tested], task.y[tested])
         self.labels.count_samples(samples.y, samples.weight)
         lessons, receipts = self.lessons, self.receipts
@@ -396,7 +376,7 @@ class Model:
 
     def extend(self, capacity: int) -> Model:
         """Make room for more classes."""
-        _check_memory(capacity, self.learner.class_width * torch.float64.itemsize)
+        _check_memory(capacity, self.learner.class_width)
         self.learner.extend(capacity)
         self.labels.capacity = capacity
         return replace(self, parameters=replace(self.parameters, capacity=capacity)).with_size(asked=True)
@@ -442,8 +422,9 @@ class Model:
     def join_classes(self, labels: Sequence[Any], into: Any) -> Model:
         """Move the samples of some classes to another one; if the map was fitted on some, it was on that one's."""
         traced = self.merged_map_labels | ({into} if self.map_labels.intersection(labels) else set())
+        rows = self.labels.known_rows(labels).tolist()
         (row,) = self.labels.learn([into])
-        self.exact.join(self.labels.known_rows(labels).tolist(), int(row))
+        self.exact.join(rows, int(row))
         counts = self.labels.counts
         for label in labels:
             self.labels.retire(label)
@@ -469,7 +450,7 @@ class Model:
             self,
             inputs=merged_inputs(self.inputs, other.inputs),
             merged_map_labels=self.merged_map_labels | other.fitted_on,
-            receipts=merged_receipts(self.receipts, other.receipts),
+            receipts=None if self.receipts is None else self.receipts.merged(other.receipts),
             lessons=self.lessons.merged(other.lessons),
         ).with_size()
 
@@ -561,9 +542,10 @@ class Model:
     @property
     def footprint(self) -> Footprint:
         """Bytes by kind of everything that is kept."""
-        kept = footprint(self.learner, labels=len(str(self.labels.to_json()["labels"]).encode()))
+        labels = self.labels.to_json()["labels"]
+        kept = footprint(self.learner, labels=len(str(labels).encode()))
         more = {"lesson ids": self.lessons.to_tensor().numel()} if self.learner.keeps_sums else {}
-        more |= {} if self.receipts is None else {"receipts": DIGEST_BYTES * len(self.receipts)}
+        more |= {} if self.receipts is None else {"receipts": self.receipts.to_tensor(labels)[0].numel()}
         return replace(kept, bytes=kept.bytes | more)
 
     @property
@@ -653,10 +635,9 @@ class SavedModel:
         session = stream.get("session")  # older files have none
         if session is not None and not isinstance(session, str):
             raise ValueError(f"{session!r:.80} is not a session's digest")
-        lessons, receipts = read_lessons(tensors, manifest, labels)
+        lessons, receipts, state = read_lessons(tensors, manifest, labels)
         if (receipts is not None) != parameters["receipts"]:
             raise ValueError("it has receipts and says that it keeps none, or the other way round")
-        state = {name: tensor for name, tensor in tensors.items() if name not in LESSON_TENSORS}
         backbone = parameters.get("backbone", "auto")
         description = backbone if isinstance(backbone, Mapping) and module is None else None
         _check_module(module, mark)

@@ -12,12 +12,10 @@ from torch import Tensor
 
 import cldnet.storage as store
 from cldnet.data.labels import Inputs, LabelTable
-from cldnet.estimator.lessons import LESSON_TENSORS, Lessons, Receipts, merged_receipts, read_lessons, write_lessons
+from cldnet.estimator.lessons import Lessons, Receipts, read_lessons, write_lessons
 from cldnet.methods.mapped import SecondMoments, moments_for, moments_from
 from cldnet.storage.validation import check_tensors, check_values, describe_error, read_labels
 from cldnet.version import __version__
-
-__all__ = ["Statistics", "merged_inputs"]
 
 _KIND = "statistics"
 _SECOND = "second."
@@ -148,7 +146,7 @@ class Statistics:
             tensors[name] = grown.index_add_(0, classes, other.tensors[name])
         tensors["rows"] = self.tensors["rows"] + other.tensors["rows"]
         labels.take_over(other.labels)
-        receipts = merged_receipts(self.receipts, other.receipts)
+        receipts = None if self.receipts is None else self.receipts.merged(other.receipts)
         inputs, fitted_on = merged_inputs(self.inputs, other.inputs), self.fitted_on | other.fitted_on
         self.tensors, self.labels, self.inputs, self.fitted_on = tensors, labels, inputs, fitted_on
         self.lessons, self.receipts = self.lessons.merged(other.lessons), receipts
@@ -158,11 +156,8 @@ class Statistics:
         return self.add(other) if isinstance(other, Statistics) else NotImplemented
 
     def __add__(self, other: Statistics) -> Statistics:
-        if not isinstance(other, Statistics):
-            return NotImplemented
-        total = copy.copy(self)  # adding makes all parts anew
-        total += other
-        return total
+        # A shallow copy is enough, since adding replaces all parts.
+        return copy.copy(self).add(other) if isinstance(other, Statistics) else NotImplemented
 
     def _second(self) -> SecondMoments:
         return moments_from(self.gram, self.width, self.tensors, prefix=_SECOND)
@@ -192,13 +187,29 @@ class Statistics:
 
     @classmethod
     def _read(cls, tensors: dict[str, Tensor], manifest: dict[str, Any]) -> Statistics:
+        """Read sums, and refuse what no model can have summed."""
         map_id, gram, labels = manifest["map_id"], manifest["gram"], LabelTable.from_json(manifest["labels"])
         if not isinstance(map_id, str):
             raise ValueError(f"{map_id!r:.80} is not the id of a feature map")
         inputs, fitted_on = Inputs.from_json(manifest["inputs"]), read_labels(manifest["fitted_on"], labels)
-        sums = {name: tensor for name, tensor in tensors.items() if name not in LESSON_TENSORS}
-        stats = cls(map_id, gram, inputs, labels, sums, fitted_on, *read_lessons(tensors, manifest, labels))
-        _check(stats)
+        lessons, receipts, sums = read_lessons(tensors, manifest, labels)
+        stats = cls(map_id, gram, inputs, labels, sums, fitted_on, lessons, receipts)
+        count, width = len(labels), stats.width
+        if width > max(tensor.numel() for tensor in sums.values()):
+            raise ValueError(f"{width} features have more second moments than it has")  # and take hours to count
+        with torch.device("meta"):  # shapes without memory
+            expected = {_SECOND + name: each for name, each in moments_for(gram, width).state_dict().items()}
+            for name, shape in {"class_sums": (count, width), "class_weights": (count,), "rows": ()}.items():
+                expected[name] = torch.empty(shape, dtype=torch.float64)
+        check_tensors(sums, expected)
+        if len(labels.classes) != count:
+            raise ValueError("a retired label has a row")
+        check_values(sums)
+        if float(sums["class_weights"].sum()) > 1.01 * stats.rows + 1:  # forgetting leaves rounding errors
+            raise ValueError("its classes have more samples than all together")
+        moments = stats._second()
+        if moments.least_diagonal() < -1e-9 * moments.energy:
+            raise ValueError("a sum of squares is negative")
         return stats
 
 
@@ -219,26 +230,6 @@ def merged_inputs(first: Inputs, second: Inputs) -> Inputs:
         ) from error
     largest = max(first.largest, second.largest)
     return replace(first, names=first.names or second.names, pixels=first.pixels or second.pixels, largest=largest)
-
-
-def _check(stats: Statistics) -> None:
-    """Refuse what no model can have summed."""
-    tensors, count = stats.tensors, len(stats.labels)
-    if stats.width > max(tensor.numel() for tensor in tensors.values()):
-        raise ValueError(f"{stats.width} features have more second moments than it has")  # and take hours to count
-    with torch.device("meta"):  # shapes without memory
-        expected = {_SECOND + name: each for name, each in moments_for(stats.gram, stats.width).state_dict().items()}
-        for name, shape in {"class_sums": (count, stats.width), "class_weights": (count,), "rows": ()}.items():
-            expected[name] = torch.empty(shape, dtype=torch.float64)
-    check_tensors(tensors, expected)
-    if len(stats.labels.classes) != count:
-        raise ValueError("a retired label has a row")
-    check_values(tensors)
-    if float(tensors["class_weights"].sum()) > 1.01 * stats.rows + 1:  # forgetting leaves rounding errors
-        raise ValueError("its classes have more samples than all together")
-    moments = stats._second()
-    if moments.least_diagonal() < -1e-9 * moments.energy:
-        raise ValueError("a sum of squares is negative")
 
 
 def _room_for_both(first: LabelTable, second: LabelTable) -> LabelTable:

@@ -49,10 +49,8 @@ class TraceableClassifier(nn.Module):
         self.temperature = model.temperature
         if learner.keeps_sums:
             self.scores = nn.Sequential(traceable_map(model.exact.features), _ExactScores(model.exact, columns))
-        elif learner.class_vectors is not None:
-            self.scores = _VectorScores(cast("CLDNet", learner), columns)
         else:
-            raise ValueError(f"A {type(learner).__name__} model cannot be exported. Use solver='exact' or 'hbo'.")
+            self.scores = _VectorScores(cast("CLDNet", learner), columns)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities and scores."""
@@ -243,10 +241,9 @@ def quiet() -> Iterator[None]:
     """Silence torch's warnings about its own code and about packages that are not needed."""
     log = logging.getLogger("torch.onnx")
     before = log.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        log.setLevel(logging.ERROR)
-        try:
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
             yield
-        finally:
-            log.setLevel(before)
+    finally:
+        log.setLevel(before)

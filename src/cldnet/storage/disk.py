@@ -20,7 +20,8 @@ from typing import IO
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-__all__ = ["check_new", "locked", "sweep", "write_atomically", "write_parts", "writing"]
+if sys.platform != "win32":
+    import fcntl
 
 #: Bytes compared at a time when a file is read back.
 _CHUNK = 1 << 20
@@ -64,15 +65,11 @@ def check_new(path: str | os.PathLike[str]) -> None:
         raise ValueError(f"There is no folder {str(Path(path).parent)!r}: create it first.")
 
 
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file completely or not at all; the previous file stays until the new one is complete."""
-    write_parts(path, [memoryview(content)])
-
-
-def write_parts(path: str | os.PathLike[str], parts: Sequence[memoryview]) -> None:
-    """Write a file as `write_atomically` does, part by part, without joining what may be gigabytes.
+def write_atomically(path: str | os.PathLike[str], *parts: bytes | memoryview) -> None:
+    """Write a file completely or not at all; the previous file stays until the new one is complete.
 
     A file that replaces another one gets its permissions. If the path is a link, the file that it points to is written.
+    Content that comes in several parts is not joined, since it may take gigabytes.
     """
     with writing(path):
         target = _follow_link(Path(path))
@@ -106,13 +103,10 @@ def sweep(path: str | os.PathLike[str]) -> None:
     with suppress(OSError):  # a left-over file is no reason not to write
         target = _follow_link(Path(path))
         pattern = re.compile(re.escape(_temporary_prefix(target)) + "[0-9a-f]{16}[.]tmp")
-        with os.scandir(target.parent) as entries:
-            names = [
-                each.name for each in entries if pattern.fullmatch(each.name) and each.is_file(follow_symlinks=False)
-            ]
-        for name in names:
-            with suppress(OSError):
-                _remove_abandoned(target.with_name(name))
+        for each in target.parent.iterdir():
+            if pattern.fullmatch(each.name) and each.is_file() and not each.is_symlink():
+                with suppress(OSError):
+                    _remove_abandoned(each)
 
 
 @contextmanager
@@ -154,7 +148,10 @@ def locked(
         _check_replaceable(target)
         if not target.absolute().parent.is_dir():  # filelock would create it
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        lock_file = _lock_file(target)
+        name = target.name
+        if len(os.fsencode(name)) > _LONGEST_NAME:
+            name = hashlib.sha256(os.fsencode(name)).hexdigest()
+        lock_file = target.absolute().with_name(f".{name}.lock")
         # One instance per file, so that save can take the lock inside of a block that holds it.
         lock = FileLock(lock_file, is_singleton=True, preserve_lock_file=True, on_acquired=_write_holder)
     told = None
@@ -167,10 +164,17 @@ def locked(
             (tell or _log.warning)(f"Waiting for {holder} to finish with {target.name} …")
             told = holder
     try:
-        _copy_permissions(target, lock_file)
+        with suppress(OSError):  # those who may write the model's file may take its lock, too
+            mode = stat.S_IMODE(target.stat().st_mode) & 0o666 | 0o600
+            if stat.S_IMODE(lock_file.stat().st_mode) != mode:
+                lock_file.chmod(mode)
         yield
     finally:
-        _release(lock, target)
+        try:
+            lock.release()
+        except OSError as error:  # the file is saved by now, so this is only logged
+            _unreleased.append(lock)
+            _log.warning("The lock of %s stays until this process ends (%s).", target, error.strerror or error)
 
 
 def _follow_link(path: Path) -> Path:
@@ -222,11 +226,9 @@ def _take_permissions(handle: int, old: os.stat_result | None) -> None:
     """Give a new file the mode of the old one, and its owner and group where the system permits."""
     if old is None or sys.platform == "win32":
         return
+    with suppress(OSError):
+        os.fchown(handle, old.st_uid, old.st_gid)
     new, mode = os.fstat(handle), stat.S_IMODE(old.st_mode)
-    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
-        with suppress(OSError):
-            os.fchown(handle, old.st_uid, old.st_gid)
-        new = os.fstat(handle)
     if new.st_gid != old.st_gid:
         mode &= ~0o070  # the permissions were meant for another group
     if stat.S_IMODE(new.st_mode) != mode:
@@ -239,8 +241,6 @@ def _lock_handle(handle: int) -> Iterator[bool]:
     if sys.platform == "win32":  # where nobody can remove an open file
         yield True
         return
-    import fcntl  # noqa: PLC0415  (not on every system)
-
     lock = os.dup(handle)
     try:
         with suppress(OSError):  # a disk without locks
@@ -258,8 +258,6 @@ def _remove_abandoned(temporary: Path) -> None:
         if old:
             temporary.unlink()
         return
-    import fcntl  # noqa: PLC0415  (not on every system)
-
     handle = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -273,7 +271,7 @@ def _remove_abandoned(temporary: Path) -> None:
         os.close(handle)
 
 
-def _has_content(path: Path, parts: Sequence[memoryview]) -> bool:
+def _has_content(path: Path, parts: Sequence[bytes | memoryview]) -> bool:
     """Compare a file with what was written, chunk by chunk: a model may have gigabytes."""
     with path.open("rb") as file:
         return all(
@@ -302,13 +300,6 @@ def _sync_folder(path: Path) -> None:
         )
 
 
-def _lock_file(target: Path) -> Path:
-    name = target.name
-    if len(os.fsencode(name)) > _LONGEST_NAME:
-        name = hashlib.sha256(os.fsencode(name)).hexdigest()
-    return target.absolute().with_name(f".{name}.lock")
-
-
 def _acquire(lock: BaseFileLock, path: str | os.PathLike[str], seconds: float) -> bool:
     """Try to take the lock within a timeout. If the file system has no locks, warn and continue."""
     with writing(path):
@@ -329,15 +320,6 @@ def _acquire(lock: BaseFileLock, path: str | os.PathLike[str], seconds: float) -
                 error.strerror,
             )
     return True
-
-
-def _release(lock: BaseFileLock, target: Path) -> None:
-    """Release the lock. The file is saved by now, so an error of the disk is only logged."""
-    try:
-        lock.release()
-    except OSError as error:
-        _unreleased.append(lock)
-        _log.warning("The lock of %s stays until this process ends (%s).", target, error.strerror or error)
 
 
 def _write_holder(handle: int) -> None:
@@ -362,11 +344,3 @@ def _read_holder(lock_file: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return "another process"
     return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def _copy_permissions(target: Path, lock_file: Path) -> None:
-    """Let those who may write the model's file take its lock, too; its permissions may have changed."""
-    with suppress(OSError):
-        mode = stat.S_IMODE(target.stat().st_mode) & 0o666 | 0o600
-        if stat.S_IMODE(lock_file.stat().st_mode) != mode:
-            lock_file.chmod(mode)

@@ -15,14 +15,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from io import BufferedReader
 from math import isfinite, prod
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cldnet.storage.disk import write_parts, writing
+from cldnet.storage.disk import write_atomically, writing
 from cldnet.storage.migrations import NEWEST, migrate
 
 #: Version of the manifest's schema.
@@ -36,6 +37,7 @@ UNEXPECTED_ERRORS = (
     MemoryError,
     RuntimeError,
     TypeError,
+    ValueError,
 )
 _METADATA, _KEY = "__metadata__", "cldnet"
 _LENGTH_BYTES = 8
@@ -43,8 +45,6 @@ _LENGTH_BYTES = 8
 _MAX_HEADER = 100_000_000
 _MAX_DIMENSIONS = 64
 _MAX_EMPTY = 1 << 22
-#: Bytes read at a time.
-_CHUNK = 1 << 20
 #: JSON: lists and objects that any text may have, characters for each one beyond, and how deep they may be nested.
 _MAX_LISTS = 10_000
 _CHARACTERS_PER_LIST = 8
@@ -55,7 +55,7 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 _NO_MEMORY = ("allocate memory", "not enough memory", "out of memory")
 #: Files that a model remembers.
 _MAX_FILES = 100
-#: The format's names of types; not every version of torch has all of them.
+#: The format's names of types.
 _DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, known)
     for name, known in {
@@ -64,7 +64,6 @@ _DTYPES: dict[str, torch.dtype] = {
         **{"U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8"},
         **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
     }.items()
-    if hasattr(torch, known)
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
@@ -83,21 +82,24 @@ def write(
     name = os.fspath(path)
     with explain_memory_error(f"to write {name!r}. The previous file, if any, is unchanged"):
         try:
-            _check_types(tensors)
-            kept = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+            kept: dict[str, Tensor] = {}
+            for key, tensor in tensors.items():
+                if tensor.dtype not in _NAMES or tensor.layout != torch.strided or key == _METADATA:
+                    raise ValueError(f"a file cannot store {key!r} of type {tensor.dtype} and layout {tensor.layout}")
+                if not _is_storable(tensor.shape):
+                    raise ValueError(f"a file cannot store {key!r} of shape {tuple(tensor.shape)}")
+                kept[key] = tensor.detach().cpu().contiguous()
             content = parse_json(json.dumps({**manifest, "schema": SCHEMA}))
             if check is not None:
                 check(kept, content)
             parts = _serialize(kept, {_KEY: json.dumps({**content, "digest": digest(content, kept)})})
-        except (ValueError, *UNEXPECTED_ERRORS) as error:
-            if find_memory_error(error) is not None:
-                raise
+        except UNEXPECTED_ERRORS as error:
             why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise ValueError(
                 f"{name!r} was not saved, because it could not be loaded again ({why:.500}). The previous file, if any, is "
                 "unchanged: correct that, or continue from the last model that was saved."
             ) from error
-        write_parts(path, parts)
+        write_atomically(path, *parts)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -112,8 +114,6 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
             with reading(path), Path(path).open("rb") as file:
                 tensors, texts = read_tensors(file, os.fstat(file.fileno()).st_size)
         except (ValueError, RuntimeError) as error:
-            if find_memory_error(error) is not None:
-                raise
             raise ValueError(f"{name!r} is not a valid safetensors file ({error}): restore a backup.") from error
         if _KEY not in texts:
             raise ValueError(f"{name!r} is a safetensors file, but not one that cldnet wrote: check the path.")
@@ -183,15 +183,6 @@ def _content(tensor: Tensor) -> memoryview:
     return content
 
 
-def _check_types(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that the format cannot store."""
-    for name, tensor in tensors.items():
-        if tensor.dtype not in _NAMES or tensor.layout != torch.strided or name == _METADATA:
-            raise ValueError(f"a file cannot store {name!r} of type {tensor.dtype} and layout {tensor.layout}")
-        if not _is_storable(tensor.shape):
-            raise ValueError(f"a file cannot store {name!r} of shape {tuple(tensor.shape)}")
-
-
 def _is_storable(shape: Sequence[int]) -> bool:
     """Refuse useless shapes: a billion empty rows take no memory until they are listed."""
     return len(shape) <= _MAX_DIMENSIONS and (0 not in shape or prod(filter(None, shape)) <= _MAX_EMPTY)
@@ -241,22 +232,17 @@ class _Entry(NamedTuple):
             raise ValueError(f"{name!r:.80} has another size than its shape")
         return cls(offsets[0], offsets[1], name, dtype, shape)
 
-    def load(self, file: IO[bytes]) -> Tensor:
-        """Read the tensor, where the file stands."""
-        tensor = torch.empty(self.shape, dtype=_DTYPES[self.dtype], device="cpu")
-        content, first = _content(tensor), 0
-        for chunk in _chunks(file, self.end - self.begin):
-            content[first : first + len(chunk)] = chunk
-            first += len(chunk)
-        return tensor
 
-
-def read_tensors(file: IO[bytes], size: int) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_tensors(file: BufferedReader, size: int) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and metadata of a safetensors file of a known size."""
-    length = int.from_bytes(b"".join(_chunks(file, _LENGTH_BYTES)), "little")
+    prefix = bytearray(_LENGTH_BYTES)
+    _fill(prefix, file)
+    length = int.from_bytes(prefix, "little")
     if length > min(size - _LENGTH_BYTES, _MAX_HEADER):
         raise ValueError("its header is too long")
-    header = parse_json(b"".join(_chunks(file, length)).decode())
+    text = bytearray(length)
+    _fill(text, file)
+    header = parse_json(text.decode())
     if not isinstance(header, dict):
         raise ValueError("its header is not an object")
     metadata = header.pop(_METADATA, {})
@@ -266,16 +252,16 @@ def read_tensors(file: IO[bytes], size: int) -> tuple[dict[str, Tensor], dict[st
     ends = [0, *(entry.end for entry in entries)]
     if ends != [*(entry.begin for entry in entries), size - _LENGTH_BYTES - length]:
         raise ValueError("its tensors do not fill the file exactly")
-    return {entry.name: entry.load(file) for entry in entries}, metadata
+    tensors: dict[str, Tensor] = {}
+    for entry in entries:
+        tensors[entry.name] = torch.empty(entry.shape, dtype=_DTYPES[entry.dtype], device="cpu")
+        _fill(_content(tensors[entry.name]), file)
+    return tensors, metadata
 
 
-def _chunks(file: IO[bytes], count: int) -> Iterator[bytes]:
-    while count:
-        chunk = file.read(min(count, _CHUNK))
-        if not chunk:
-            raise ValueError("it ends too soon")
-        count -= len(chunk)
-        yield chunk
+def _fill(buffer: bytearray | memoryview, file: BufferedReader) -> None:
+    if file.readinto(buffer) < len(buffer):
+        raise ValueError("it ends too soon")
 
 
 @contextmanager
@@ -292,27 +278,19 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def explain_memory_error(what: str) -> Iterator[None]:
-    """Say what there is not enough memory for, however Python or torch report it; other errors pass."""
+    """Say what there is not enough memory for if that is the cause of an error, however Python or torch report it."""
     try:
         yield
-    except (ValueError, *UNEXPECTED_ERRORS) as error:
-        cause = find_memory_error(error)
-        if cause is None:
-            raise
-        raise MemoryError(
-            f"There is not enough memory {what}: close other programs, or use a larger machine."
-        ) from cause
-
-
-def find_memory_error(error: BaseException) -> BaseException | None:
-    """Find the lack of memory behind an error, or None."""
-    cause: BaseException | None = error
-    while cause is not None:
-        reported = isinstance(cause, RuntimeError) and any(words in str(cause) for words in _NO_MEMORY)
-        if reported or isinstance(cause, MemoryError):
-            return cause
-        cause = cause.__cause__
-    return None
+    except UNEXPECTED_ERRORS as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            reported = isinstance(cause, RuntimeError) and any(words in str(cause) for words in _NO_MEMORY)
+            if reported or isinstance(cause, MemoryError):
+                raise MemoryError(
+                    f"There is not enough memory {what}: close other programs, or use a larger machine."
+                ) from cause
+            cause = cause.__cause__
+        raise
 
 
 class FileChangedError(OSError):

@@ -15,8 +15,6 @@ from cldnet.nets.features import FEATURE_LIMIT
 from cldnet.storage.validation import check_tensors, check_values, describe_error
 from cldnet.version import __version__
 
-__all__ = ["load_map", "save_map"]
-
 _KIND = "feature map"
 #: Multiplications for one input up to which a map is run on zeros.
 _SMALL = 1 << 24

@@ -24,7 +24,7 @@ from cldnet.methods.learner import Learner, Setting
 from cldnet.methods.mapped import upgraded
 from cldnet.nets import Described, FeatureMap, build_described, is_described, out_features
 from cldnet.nets.fingerprint import WrongModule
-from cldnet.storage.format import UNEXPECTED_ERRORS, explain_memory_error, find_memory_error
+from cldnet.storage.format import UNEXPECTED_ERRORS, explain_memory_error
 
 #: Where a module of the user's own is in a learner's state.
 USER_MODULES = ("net.", "features.net.")
@@ -49,9 +49,9 @@ def describe_error(path: str | os.PathLike[str], what: str, advice: str = "resto
     with explain_memory_error(f"for the content of {os.fspath(path)!r}"):
         try:
             yield
-        except (ValueError, *UNEXPECTED_ERRORS) as error:
-            if isinstance(error, WrongModule) or find_memory_error(error) is not None:
-                raise
+        except WrongModule:
+            raise
+        except UNEXPECTED_ERRORS as error:
             why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise ValueError(f"{os.fspath(path)!r} is not a valid {what} ({why:.500}): {advice}.") from error
 
