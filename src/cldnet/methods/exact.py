@@ -90,16 +90,14 @@ class Exact(MappedLearner):
     fixed = ("gram",)
 
     config: ExactConfig
-    rows: Tensor
-    first_classes: Tensor
     _solved: Solved | None
 
     def __init__(self, net: nn.Module, setting: Setting, config: ExactConfig) -> None:
         super().__init__(net, setting, config.gram)
         self.config = config
-        self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
+        self.rows: Tensor = nn.Buffer(torch.zeros((), dtype=torch.float64))
         # Classes below this number were in the task that the map was fitted on, if it was fitted here.
-        self.register_buffer("first_classes", torch.zeros((), dtype=torch.int64))
+        self.first_classes: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if it is not fitted yet, and remember the classes of this task."""

@@ -114,7 +114,6 @@ class Learner(nn.Module, ABC):
     #: Increase it when the method learns something else than before: benchmarks then run it again.
     version: ClassVar[int] = 1
 
-    counters: Tensor
     config: Any
 
     def __init__(self, setting: Setting) -> None:
@@ -125,7 +124,7 @@ class Learner(nn.Module, ABC):
             scale.set(*setting.scaling)
         self.scale: InputScale | NoScaling = scale
         self.generator = generator(setting.seed)
-        self.register_buffer("counters", torch.zeros(2, dtype=torch.int64))
+        self.counters: Tensor = nn.Buffer(torch.zeros(2, dtype=torch.int64))
 
     @property
     def tasks(self) -> int:

@@ -54,12 +54,10 @@ class LwF(GradientLearner):
     ranges: ClassVar = {"lr": LEARNING_RATES, "strength": LogUniform(0.1, 100.0)}
     config: LwFConfig
 
-    taught: Tensor
-
     def __init__(self, net: nn.Module, setting: Setting, config: LwFConfig) -> None:
         super().__init__(net, setting, config)
         self.teacher = NamedTensors(self._trained)  # f*, there from the start so that the size is constant
-        self.register_buffer("taught", torch.zeros((), dtype=torch.int64))  # number of classes that the teacher knows
+        self.taught: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))  # number of classes that the teacher knows
 
     @property
     def _trained(self) -> dict[str, Tensor]:

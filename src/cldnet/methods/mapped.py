@@ -88,11 +88,9 @@ class SecondMoments(nn.Module, ABC):
 class FullMoments(SecondMoments):
     """The full ``G``, stored as its upper triangle."""
 
-    packed: Tensor
-
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.register_buffer("packed", torch.zeros(symmetric.packed_length(width), dtype=torch.float64))
+        self.packed: Tensor = nn.Buffer(torch.zeros(symmetric.packed_length(width), dtype=torch.float64))
 
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
         """Add the upper triangle of the products, tile by tile, in several threads."""
@@ -130,11 +128,9 @@ class FullMoments(SecondMoments):
 class DiagonalMoments(SecondMoments):
     """The diagonal of ``G``: ``m`` numbers. Features are assumed to be independent within a class."""
 
-    squares: Tensor
-
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
+        self.squares: Tensor = nn.Buffer(torch.zeros(width, dtype=torch.float64))
 
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
         squares = h.double().square()
@@ -163,15 +159,12 @@ class SketchedMoments(SecondMoments):
     """
 
     invertible = False
-    directions: Tensor
-    shrinkage: Tensor
-    trace: Tensor
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__(width)
-        self.register_buffer("directions", torch.zeros(min(rank, width), width, dtype=torch.float64))
-        self.register_buffer("shrinkage", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("trace", torch.zeros((), dtype=torch.float64))
+        self.directions: Tensor = nn.Buffer(torch.zeros(min(rank, width), width, dtype=torch.float64))
+        self.shrinkage: Tensor = nn.Buffer(torch.zeros((), dtype=torch.float64))
+        self.trace: Tensor = nn.Buffer(torch.zeros((), dtype=torch.float64))
 
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
         """Append rows to the sketch and shrink it to its size."""
@@ -274,9 +267,6 @@ class MappedLearner(Learner, ABC):
     takes_maps = True
     min_batch = BLOCK
 
-    class_sums: Tensor
-    class_weights: Tensor
-
     def __init__(self, net: nn.Module, setting: Setting, gram: str | int = "full") -> None:
         super().__init__(setting)
         if isinstance(net, FeatureMap):
@@ -286,8 +276,8 @@ class MappedLearner(Learner, ABC):
             self.features = RandomReLU((out_features(net, setting.input_shape),), seed=setting.seed, net=net)
         width = self.features.out_features
         self.second: SecondMoments = moments_for(gram, width)
-        self.register_buffer("class_sums", torch.zeros(setting.capacity, width, dtype=torch.float64))
-        self.register_buffer("class_weights", torch.zeros(setting.capacity, dtype=torch.float64))
+        self.class_sums: Tensor = nn.Buffer(torch.zeros(setting.capacity, width, dtype=torch.float64))
+        self.class_weights: Tensor = nn.Buffer(torch.zeros(setting.capacity, dtype=torch.float64))
         #: Cache of what was solved from the sums; it is not part of the state.
         self._solved: Any = None
 

@@ -38,13 +38,11 @@ class PNNConfig(GradientConfig):
 class Column(nn.Module):
     """One task's column; layer ``l`` also takes the outputs of layer ``l − 1`` of every older column."""
 
-    rows: Tensor
-
     def __init__(
         self, inputs: int, widths: Sequence[int], rows: Tensor, older: int, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.register_buffer("rows", rows)
+        self.rows: Tensor = nn.Buffer(rows)
         sizes = [inputs, *widths]
         laterals = [0, *(older * width for width in widths[:-1])]
         self.hidden = nn.ModuleList(

@@ -66,9 +66,6 @@ class Pretrained(nn.Module):
     #: Whether vectors are zeros and nothing is computed; see `zero_outputs`.
     outputs_zeros: bool = False
 
-    pixel_mean: Tensor
-    pixel_spread: Tensor
-
     def __init__(
         self,
         net: nn.Module,
@@ -89,8 +86,10 @@ class Pretrained(nn.Module):
         self.out_features, self.preprocessing, self.mirror = int(out_features), preprocessing, bool(mirror)
         self.made = dict(made or {})
         self._known_as: tuple[Any, str] | None = None
-        for name, values in (("pixel_mean", preprocessing.mean), ("pixel_spread", preprocessing.spread)):
-            self.register_buffer(name, torch.tensor(list(values), dtype=torch.float32).reshape(3, 1, 1))
+        self.pixel_mean: Tensor = nn.Buffer(torch.tensor([*preprocessing.mean], dtype=torch.float32).reshape(3, 1, 1))
+        self.pixel_spread: Tensor = nn.Buffer(
+            torch.tensor([*preprocessing.spread], dtype=torch.float32).reshape(3, 1, 1)
+        )
 
     @property
     def size(self) -> int:
