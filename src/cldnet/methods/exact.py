@@ -31,7 +31,6 @@ from cldnet.methods.mapped import (
     ROUNDING,
     FullMoments,
     MappedLearner,
-    check_addable,
     check_gram,
     moments_for,
     moments_from,
@@ -176,8 +175,7 @@ class Exact(MappedLearner):
 
     @torch.no_grad()
     def merge_sums(self, other_sums: Mapping[str, Tensor], rows_of: Tensor) -> None:
-        """Add the sums of another learner over the same map; its class ``j`` is class ``rows_of[j]`` here."""
-        check_addable(self.sums(), other_sums, rows_of, self.setting.capacity)
+        """Add the sums of another learner over the same map and `gram`; its class ``j`` is class ``rows_of[j]`` here."""
         self._solved = None
         self.second.merge(moments_from(self.config.gram, self.class_width, other_sums, prefix="second."))
         self.class_sums.index_add_(0, rows_of, other_sums["class_sums"].clone())  # may be this learner's own

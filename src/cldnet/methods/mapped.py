@@ -225,25 +225,6 @@ def moments_from(gram: str | int, width: int, tensors: Mapping[str, Tensor], pre
     return second
 
 
-def check_addable(own: Mapping[str, Tensor], other: Mapping[str, Tensor], classes: Tensor, capacity: int) -> None:
-    """Raise an error if sums have different shapes, or if class indices are out of range or not distinct."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    for name in ("class_sums", "class_weights"):
-        shapes[name] = (len(classes), *shapes[name][1:])
-    found = {name: tuple(tensor.shape) for name, tensor in other.items()}
-    wrong = sorted(name for name in {*shapes, *found} if shapes.get(name) != found.get(name))
-    if wrong:
-        raise ValueError(
-            f"The sums have other shapes than this model's ({', '.join(wrong)}): use the same map and the same `gram`."
-        )
-    indices = classes.tolist()
-    if any(not 0 <= index < capacity for index in indices) or len({*indices}) < len(indices):
-        raise ValueError(
-            f"Class indices should be distinct and from 0 to {capacity - 1}, not {indices}. Correct them, or raise the "
-            "capacity."
-        )
-
-
 def upgraded(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert a state of before ``G`` was packed to today's form; others stay as they are.
 
