@@ -199,7 +199,7 @@ class Exact(MappedLearner):
             live = (weights > 0).nonzero()[:, 0]  # not forgotten
             live_ridge = ridge._replace(solution=ridge.solution[:, live])
             rule = linear_discriminant(leave_one_out(live_ridge, moments[:, live], weights[live], rows))
-            solved = self._solved = Solved(ridge, live, rule.to(weights.device))
+            solved = self._solved = Solved(ridge, live, type(rule)(*(part.to(weights.device) for part in rule)))
         return solved
 
     def score_represented(self, h: Tensor) -> Tensor:
