@@ -194,7 +194,7 @@ class Learner(nn.Module, ABC):
         for part in self.modules():
             if isinstance(part, FrozenNet):
                 part.load_published()
-        if not self.scale.fitted:
+        if isinstance(self.scale, InputScale) and not self.scale.fitted:
             self.scale.fit(task.x, task.weight)
         self.counters[1] = max(self.seen, int(task.y.max()) + 1)
         self.train()

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from cldnet.methods.config import FINITE_NOT_NEGATIVE, FINITE_POSITIVE, LEARNING_RATES, LogUniform
 from cldnet.methods.gradient import GradientConfig, GradientLearner, NamedTensors, weighted_mean
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
+from cldnet.nets.fingerprint import evaluating
 
 
 def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -75,12 +76,10 @@ class LwF(GradientLearner):
             losses = losses + self.config.strength * distance
         return weighted_mean(losses, batch.weight)
 
-    @torch.no_grad()
     def teach(self, x: Tensor) -> Tensor:
         """Logits of the teacher for scaled inputs in evaluation mode."""
-        self.eval()
-        logits: Tensor = functional_call(self, dict(self.teacher.items()), (x,), tie_weights=False)
-        self.train()
+        with evaluating(self):
+            logits: Tensor = functional_call(self, dict(self.teacher.items()), (x,), tie_weights=False)
         return logits
 
     def forward(self, x: Tensor) -> Tensor:

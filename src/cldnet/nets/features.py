@@ -165,15 +165,11 @@ def _chunk(x: Tensor, numbers: int) -> int:
 class NoScaling(nn.Module):
     """No scaling, for nets that do their own; inputs are copied, and converted if a dtype is given."""
 
-    fitted = True
     dtype: torch.dtype | None = None
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.dtype = dtype
-
-    def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
-        """Learn nothing from the inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a copy of the inputs: a net may write over what it is given."""
@@ -469,8 +465,7 @@ class RandomFourier(RandomProjection):
                 f"bandwidth={bandwidth!r} should be None or a number from {least:g} to {most:g}, in standard deviations."
             )
         self.given_bandwidth = None if bandwidth is None else float(bandwidth)
-        phase = torch.randint(DIRECTIONS, (features,), generator=source, dtype=torch.int32)
-        self.phase: Tensor = nn.Buffer(phase)
+        self.phase: Tensor = nn.Buffer(torch.randint(DIRECTIONS, (features,), generator=source, dtype=torch.int32))
         self.bandwidth: Tensor = nn.Buffer(torch.tensor(self.given_bandwidth or 1.0, dtype=torch.float64))
 
     @property
