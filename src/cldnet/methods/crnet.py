@@ -228,12 +228,11 @@ class CRNet(Learner):
     def _fisher(self, task: TaskData) -> Tensor:
         """Empirical Fisher information as released: the square of the *mean* gradient, times the number of samples."""
         gradient, samples = torch.zeros_like(self.weight), self.weight.new_zeros(())
-        for batch in task.batches(BLOCK):
-            for x, y, weight in _blocks(batch):
-                hidden = self.features(x)
-                wrong = (hidden @ self.weight).softmax(1) - F.one_hot(y, self.setting.capacity)
-                gradient.addmm_(hidden.T * weight, wrong)
-                samples += weight.sum()
+        for x, y, weight in _blocks(task):
+            hidden = self.features(x)
+            wrong = (hidden @ self.weight).softmax(1) - F.one_hot(y, self.setting.capacity)
+            gradient.addmm_(hidden.T * weight, wrong)
+            samples += weight.sum()
         return gradient.square() / samples.clamp_min(1e-12)
 
     def score(self, x: Tensor) -> Tensor:
@@ -246,7 +245,7 @@ class CRNet(Learner):
         return hidden
 
 
-def _blocks(batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _blocks(data: Batch | TaskData) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Inputs, classes and weights in blocks."""
-    weight = torch.ones(len(batch.y), device=batch.y.device) if batch.weight is None else batch.weight
-    yield from zip(batch.x.split(BLOCK), batch.y.split(BLOCK), weight.double().split(BLOCK), strict=True)
+    weight = torch.ones(len(data.y), device=data.y.device) if data.weight is None else data.weight
+    yield from zip(data.x.split(BLOCK), data.y.split(BLOCK), weight.double().split(BLOCK), strict=True)

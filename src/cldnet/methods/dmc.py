@@ -65,10 +65,7 @@ class DMC(GradientLearner):
         self.known: Tensor = nn.Buffer(torch.zeros(setting.capacity, dtype=torch.bool))
 
     def take_outside(self, x: Tensor) -> None:
-        """Take unlabelled inputs ``(n, …)`` from outside the stream, in its units.
-
-        They are not part of the state: pass them again after loading.
-        """
+        """Take unlabelled inputs ``(n, …)`` from outside the stream, in its units."""
         if not len(x) or tuple(x.shape[1:]) != self.setting.input_shape:
             raise ValueError(
                 f"The outside data have the shape {tuple(x.shape)}; expected one or more inputs of the stream's shape, "

@@ -229,16 +229,14 @@ def _warn_of_extremes(alpha: float | None, energy: float) -> None:
     """Warn if a given α dominates the sums or vanishes beside them: predictions would silently be wrong."""
     if alpha is None or not energy > 0:
         return
+    rounding = torch.finfo(torch.float64).eps * energy
     if alpha > energy:
         _log.warning(
-            "alpha=%g is larger than the sum of all squared features (%g) and hides what was learned: use a smaller alpha, or "
-            "'gcv'.",
-            alpha,
-            energy,
+            f"alpha={alpha:g} is larger than the sum of all squared features ({energy:g}) and hides what was learned: use a "
+            "smaller alpha, or 'gcv'."
         )
-    elif alpha < torch.finfo(torch.float64).eps * energy:
+    elif alpha < rounding:
         _log.warning(
-            "alpha=%g is below the rounding of the sums (%g) and has no effect: use a larger alpha, or 'gcv'.",
-            alpha,
-            torch.finfo(torch.float64).eps * energy,
+            f"alpha={alpha:g} is below the rounding of the sums ({rounding:g}) and has no effect: use a larger alpha, or "
+            "'gcv'."
         )

@@ -292,10 +292,8 @@ class MappedLearner(Learner, ABC):
         samples, total = int((weight > 0).sum()), float(self.class_weights.sum() + weight.sum())
         if total < max(_LEAST_SHARE * samples, min(samples, _LEAST_WEIGHT)):
             _log.warning(
-                "The weights of %d samples add up to %.3g. A sample counts by its weight, so predictions may be no better "
-                "than random: use sample_weight / sample_weight.mean().",
-                samples,
-                total,
+                f"The weights of {samples} samples add up to {total:.3g}. A sample counts by its weight, so predictions may "
+                "be no better than random: use sample_weight / sample_weight.mean()."
             )
 
     def start(self, task: TaskData) -> None:

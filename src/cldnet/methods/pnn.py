@@ -109,10 +109,9 @@ class PNN(Learner):
 
     def _heads(self, x: Tensor) -> list[Tensor]:
         """Scores of every column's head for its own classes."""
-        below: list[Tensor] = []  # outputs of the layers one below
         outputs = [x.flatten(1)] * len(self.columns)
         for depth in range(len(self.config.widths)):
-            below = [] if depth == 0 else outputs
+            below = [] if depth == 0 else outputs  # of the layers one below
             outputs = [
                 F.relu(column.hidden[depth](torch.cat([outputs[i], *below[:i]], dim=1)))
                 for i, column in enumerate(self.columns)
