@@ -406,23 +406,6 @@ def test_a_model_can_absorb_its_own_sums():
     assert_same(learner, teach(teach(solver(), task), task), task.x)
 
 
-def test_sums_that_do_not_go_together_are_refused_and_change_nothing():
-    task = data(100)
-    learner, wider = teach(solver(), task), teach(solver(features=fitted_map(70)), task)
-    before, good = state(learner), teach(solver(), task).sums()
-    for sums, rows, match in (
-        (wider.sums(), [0, 1, 2, 3, 4], r"\(class_sums, second.packed\): use the same map and the same `gram`"),
-        (teach(solver(gram="diagonal"), task).sums(), [0, 1, 2, 3, 4], r"\(second.packed, second.squares\)"),
-        (good, [0, 1, 2, 3], r"\(class_sums, class_weights\)"),
-        (good, [0, 1, 2, 3, 5], "distinct and from 0 to 4"),
-        (good, [0, 1, 2, 3, 3], "distinct and from 0 to 4"),
-        (good, [0, 1, 2, 3, -1], "distinct and from 0 to 4"),
-    ):
-        with pytest.raises(ValueError, match=match):
-            learner.merge_sums(sums, torch.tensor(rows))
-    assert all(torch.equal(before[name], tensor) for name, tensor in learner.state_dict().items())
-
-
 def test_the_choice_is_made_once_and_anew_when_sums_or_alpha_change():
     task = data(200)
     learner = teach(solver(), task)

@@ -17,7 +17,6 @@ from cldnet.methods.mapped import (
     FullMoments,
     SecondMoments,
     SketchedMoments,
-    check_addable,
     moments_for,
     moments_from,
     upgraded,
@@ -170,13 +169,6 @@ def test_a_sketch_of_200_rows_learns_digits_nearly_as_well_as_all_of_g(accuracy:
 
 def test_less_memory_costs_more_accuracy_and_even_a_diagonal_learns(accuracy: dict[str | int, float]) -> None:
     assert accuracy[200] > accuracy[50] > accuracy["diagonal"] > 0.8
-
-
-def test_missing_and_additional_tensors_are_named() -> None:
-    own = {"class_sums": torch.zeros(2, 5), "class_weights": torch.zeros(2), "rows": torch.tensor(0.0)}
-    check_addable(own, own, torch.tensor([0, 1]), capacity=2)
-    with pytest.raises(ValueError, match=r"\(extra, rows\)"):
-        check_addable(own, {**{k: own[k] for k in own if k != "rows"}, "extra": own["rows"]}, torch.tensor([0, 1]), 2)
 
 
 def test_second_moments_are_put_back_without_a_copy() -> None:

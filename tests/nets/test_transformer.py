@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -133,7 +134,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any], mess
 
 
 def test_a_name_that_is_nowhere_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformer, "_fetched", lambda name, file: None)  # as without a network
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=OSError))  # as without a network
     with pytest.raises(ValueError, match="There is no image model 'no/such'"):
         build_body("no/such")
     (tmp_path / "empty").mkdir()

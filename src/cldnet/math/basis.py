@@ -117,7 +117,10 @@ def _descend(start: Tensor, gamma: float, max_steps: int, fixed: Tensor | None =
     count, dim = len(start) + (0 if fixed is None else len(fixed)), start.shape[1]
     # Eq. 7's hinge is squared: the zeros are the same, and the force fades as a pair comes near γ. Aiming a little below γ
     # reaches it after finitely many steps.
-    bound = max(welch_bound(count, dim), 0.0 if fixed is None else _least_cosine(fixed))
+    bound = welch_bound(count, dim)
+    if fixed is not None:  # the mean of (v·w)² over the fixed vectors w is at least that, for any unit vector v
+        least = float(torch.linalg.eigvalsh(fixed.mT @ fixed)[0])
+        bound = max(bound, math.sqrt(max(least, 0.0) / len(fixed)))
     aim = max(bound, bound + 0.8 * (gamma - bound))
     # The rows' second-moment matrix is about C/d · I, which bounds the curvature; above 1/2, tables with count near dim swing.
     step = min(0.5, dim / count)
@@ -141,12 +144,6 @@ def _descend(start: Tensor, gamma: float, max_steps: int, fixed: Tensor | None =
         moved = normalize(ahead - step * gradient, dim=1)
         table, velocity = moved, moved - table
     return best
-
-
-def _least_cosine(fixed: Tensor) -> float:
-    """Lower bound on the largest cosine of any unit vector ``v`` with the fixed ones: ``Σ (v·w)² = vᵀ(Σ wwᵀ)v``."""
-    least = float(torch.linalg.eigvalsh(fixed.mT @ fixed)[0])
-    return math.sqrt(max(least, 0.0) / len(fixed))
 
 
 def _gradient(unit: Tensor, aim: float, fixed: Tensor | None = None) -> tuple[Tensor, float]:

@@ -111,9 +111,7 @@ def _draw(estimate: LeaveOneOut | LowRankLeaveOneOut) -> tuple[Tensor, Tensor]:
         means, usual = estimate.means[classes], shares @ _binomial(estimate.means)
     chi_square = torch.randn(DRAWS, TAIL, generator=generator, dtype=torch.float64).square().sum(1)
     stretch = ((TAIL - 2) / chi_square).sqrt()  # mean square 1: the covariance is unchanged
-    relative = torch.where(
-        usual > 0, _binomial(means) / usual, 1.0
-    )  # variance relative to the pooled one, 1 on average
+    relative = torch.where(usual > 0, _binomial(means) / usual, 1.0)  # to the pooled variance, 1 on average
     variance = _COMMON_VARIANCE + (1 - _COMMON_VARIANCE) * relative
     return means + stretch[:, None] * variance.sqrt() * normal, classes
 

@@ -41,10 +41,6 @@ class Discriminant(NamedTuple):
         """Scores of vectors ``(n, c)``; the largest wins."""
         return vectors @ self.weights + self.offset
 
-    def to(self, device: torch.device) -> Discriminant:
-        """Move it to a device."""
-        return Discriminant(*(part.to(device) for part in self))
-
 
 class LowRankDiscriminant(NamedTuple):
     """The same scores for more classes than features, in factors."""
@@ -61,10 +57,6 @@ class LowRankDiscriminant(NamedTuple):
         outside = (vectors - inside @ self.axes.mT).mul_(self.across)
         return outside.addmm_(inside, self.along).add_(self.offset - (vectors @ self.center)[:, None])
 
-    def to(self, device: torch.device) -> LowRankDiscriminant:
-        """Move it to a device."""
-        return LowRankDiscriminant(*(part.to(device) for part in self))
-
 
 CrowdedDiscriminant = LowRankDiscriminant  # its name in estimators pickled by version 0.1
 
@@ -75,13 +67,19 @@ def linear_discriminant(estimate: LeaveOneOut | LowRankLeaveOneOut) -> Discrimin
     A constant that all classes share is left out: the score of the mean over all samples is the logarithm of the class's
     share, less half the squared distance between that mean and the class's.
     """
+    shares = estimate.weights / estimate.weights.sum()
     if isinstance(estimate, LowRankLeaveOneOut):
-        return _low_rank(estimate.shrink_means(MAX_FACTOR, MEAN_PRIOR).shrink_covariance(COVARIANCE_PRIOR))
+        estimate = estimate.shrink_means(MAX_FACTOR, MEAN_PRIOR).shrink_covariance(COVARIANCE_PRIOR)
+        means, center, _, solved = _along(estimate)
+        outside, common = _across(estimate, shares)
+        offset = shares.log() - ((means + center) * solved.mT).sum(1) / 2
+        offset = offset - (outside - common.square().sum()) / (2 * estimate.isotropic)
+        across, center_across = estimate.own / estimate.isotropic, common / estimate.isotropic
+        return LowRankDiscriminant(estimate.axes, solved, across, center_across, offset)
     means, covariance, counts, factor = estimate
     one_hot = torch.eye(len(counts), dtype=means.dtype)
     means = one_hot + min(1.0, MAX_FACTOR / max(factor, 1.0)) * (means - one_hot)
     means = (counts[:, None] * means + MEAN_PRIOR * one_hot) / (counts[:, None] + MEAN_PRIOR)
-    shares = counts / counts.sum()
     center = shares @ means
     weights = _solve_covariance(covariance, counts, means - center)
     offset = shares.log() - ((means + center) * weights.mT).sum(1) / 2
@@ -109,17 +107,6 @@ def _solve_covariance(covariance: Tensor, counts: Tensor, centered: Tensor) -> T
     shrunk.diagonal().add_(prior * covariance.diagonal().mean())
     solved: Tensor = torch.linalg.solve(shrunk / (total + prior), centered.mT)
     return solved
-
-
-def _low_rank(estimate: LowRankLeaveOneOut) -> LowRankDiscriminant:
-    """`linear_discriminant` of an estimate that is already shrunk."""
-    means, center, _, solved = _along(estimate)
-    shares = estimate.weights / estimate.weights.sum()
-    outside, common = _across(estimate, shares)
-    offset = shares.log() - ((means + center) * solved.mT).sum(1) / 2
-    offset = offset - (outside - common.square().sum()) / (2 * estimate.isotropic)
-    across, center_across = estimate.own / estimate.isotropic, common / estimate.isotropic
-    return LowRankDiscriminant(estimate.axes, solved, across, center_across, offset)
 
 
 def _along(estimate: LowRankLeaveOneOut) -> tuple[Tensor, Tensor, Tensor, Tensor]:

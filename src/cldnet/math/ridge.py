@@ -235,8 +235,12 @@ def _fine_factor(gram: Tensor, alpha: float) -> Tensor:
     """The factor of a large problem in float32, unless that is too coarse for it; otherwise in the dtype of ``G``."""
     if len(gram) > EIGEN_FEATURES:
         factor = _cholesky(gram, alpha, torch.float32)
-        if factor is not None and not _is_coarse(factor, gram, alpha):
-            return factor
+        if factor is not None:
+            # Rounding may have moved the small eigenvalues, on which the trace depends, by too much.
+            signs = _random_signs(gram, 1)
+            back = _inverse_times(factor, signs)
+            if float((gram @ back + alpha * back - signs).norm()) <= COARSE * len(gram) ** 0.5:
+                return factor
         del factor  # its memory is needed for the next
     return _factor(gram, alpha)
 
@@ -267,13 +271,6 @@ def _inverse_times(factor: Tensor, right: Tensor) -> Tensor:
     half = torch.linalg.solve_triangular(factor, right.to(factor.dtype), upper=False)
     whole: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
     return whole.to(right.dtype)
-
-
-def _is_coarse(factor: Tensor, gram: Tensor, alpha: float) -> bool:
-    """Whether rounding moved the small eigenvalues, on which the trace depends, by too much."""
-    signs = _random_signs(gram, 1)
-    back = _inverse_times(factor, signs)
-    return not float((gram @ back + alpha * back - signs).norm()) <= COARSE * len(gram) ** 0.5
 
 
 def _random_signs(like: Tensor, columns: int) -> Tensor:

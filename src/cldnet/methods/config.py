@@ -80,10 +80,6 @@ class LogUniform:
     def __str__(self) -> str:
         return f"{self.low:g} to {self.high:g}, logarithmic"
 
-    def place(self, value: float) -> float:
-        """Position of a value between the ends, from 0 to 1."""
-        return math.log(value / self.low) / math.log(self.high / self.low)
-
 
 @dataclass(frozen=True)
 class Whole:
@@ -116,12 +112,6 @@ class Whole:
     def __str__(self) -> str:
         return f"{self.low} to {self.high}, whole{', logarithmic' if self.log else ''}"
 
-    def place(self, value: float) -> float:
-        """Position of a value between the ends, from 0 to 1."""
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
-
 
 #: What can be searched.
 Range = Choice | LogUniform | Whole
@@ -140,7 +130,9 @@ def edge(span: Range, value: Any) -> Literal["lower", "upper"] | None:
     """
     if isinstance(span, Choice) or value not in span:
         return None
-    place = span.place(value)
+    place = (value - span.low) / (span.high - span.low)
+    if isinstance(span, LogUniform) or span.log:
+        place = math.log(value / span.low) / math.log(span.high / span.low)
     return "lower" if place <= _EDGE else "upper" if place >= 1 - _EDGE else None
 
 

@@ -62,29 +62,19 @@ class BroadMap(nn.Module):
     - *hidden* units ``a = relu((z, h) V + b)`` with ``V`` and ``b`` uniform in [−1, 1]: the outputs.
     """
 
-    first: Tensor
-    mapped: Tensor
-    low: Tensor
-    range: Tensor
-    mixing: Tensor
-    largest: Tensor
-    weight: Tensor
-    bias: Tensor
-    fitted: Tensor
-
     def __init__(self, input_shape: tuple[int, ...], config: CRNetConfig, source: torch.Generator) -> None:
         super().__init__()
         self.out_features, self.sharpness, enhanced = config.hidden, config.sharpness, config.enhanced
         inputs, features = prod(input_shape) + 1, config.groups * config.group_width
-        self.register_buffer("first", 2 * _normal((config.groups, inputs, config.group_width), source) - 1)
-        self.register_buffer("mapped", torch.zeros(inputs, features, dtype=torch.float64))
-        self.register_buffer("low", torch.zeros(features, dtype=torch.float64))
-        self.register_buffer("range", torch.ones(features, dtype=torch.float64))
-        self.register_buffer("mixing", _orthonormal(2 * _normal((features + 1, enhanced), source) - 1))
-        self.register_buffer("largest", torch.ones((), dtype=torch.float64))
-        self.register_buffer("weight", _uniform((features + enhanced, config.hidden), source))
-        self.register_buffer("bias", _uniform((config.hidden,), source))
-        self.register_buffer("fitted", torch.tensor(False))
+        self.first: Tensor = nn.Buffer(2 * _normal((config.groups, inputs, config.group_width), source) - 1)
+        self.mapped: Tensor = nn.Buffer(torch.zeros(inputs, features, dtype=torch.float64))
+        self.low: Tensor = nn.Buffer(torch.zeros(features, dtype=torch.float64))
+        self.range: Tensor = nn.Buffer(torch.ones(features, dtype=torch.float64))
+        self.mixing: Tensor = nn.Buffer(_orthonormal(2 * _normal((features + 1, enhanced), source) - 1))
+        self.largest: Tensor = nn.Buffer(torch.ones((), dtype=torch.float64))
+        self.weight: Tensor = nn.Buffer(_uniform((features + enhanced, config.hidden), source))
+        self.bias: Tensor = nn.Buffer(_uniform((config.hidden,), source))
+        self.fitted: Tensor = nn.Buffer(torch.tensor(False))
 
     @torch.no_grad()
     def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
@@ -186,8 +176,6 @@ class CRNet(Learner):
     ranges: ClassVar = {"strength": LogUniform(100.0, 1e5), "sharpness": LogUniform(1.0, 1000.0)}
 
     config: CRNetConfig
-    weight: Tensor
-    fisher: Tensor
     gram: Tensor
     moments: Tensor
 
@@ -197,8 +185,8 @@ class CRNet(Learner):
         self.scale = NoScaling()
         self.features = BroadMap(setting.input_shape, config, self.generator)
         zeros = torch.zeros(config.hidden, setting.capacity, dtype=torch.float64)
-        self.register_buffer("weight", zeros)  # β
-        self.register_buffer("fisher", zeros.clone())  # Σ_t F_t
+        self.weight: Tensor = nn.Buffer(zeros)  # β
+        self.fisher: Tensor = nn.Buffer(zeros.clone())  # Σ_t F_t
 
     @property
     def class_width(self) -> int:
@@ -240,12 +228,11 @@ class CRNet(Learner):
     def _fisher(self, task: TaskData) -> Tensor:
         """Empirical Fisher information as released: the square of the *mean* gradient, times the number of samples."""
         gradient, samples = torch.zeros_like(self.weight), self.weight.new_zeros(())
-        for batch in task.batches(BLOCK):
-            for x, y, weight in _blocks(batch):
-                hidden = self.features(x)
-                wrong = (hidden @ self.weight).softmax(1) - F.one_hot(y, self.setting.capacity)
-                gradient.addmm_(hidden.T * weight, wrong)
-                samples += weight.sum()
+        for x, y, weight in _blocks(task):
+            hidden = self.features(x)
+            wrong = (hidden @ self.weight).softmax(1) - F.one_hot(y, self.setting.capacity)
+            gradient.addmm_(hidden.T * weight, wrong)
+            samples += weight.sum()
         return gradient.square() / samples.clamp_min(1e-12)
 
     def score(self, x: Tensor) -> Tensor:
@@ -258,7 +245,7 @@ class CRNet(Learner):
         return hidden
 
 
-def _blocks(batch: Batch) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _blocks(data: Batch | TaskData) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Inputs, classes and weights in blocks."""
-    weight = torch.ones(len(batch.y), device=batch.y.device) if batch.weight is None else batch.weight
-    yield from zip(batch.x.split(BLOCK), batch.y.split(BLOCK), weight.double().split(BLOCK), strict=True)
+    weight = torch.ones(len(data.y), device=data.y.device) if data.weight is None else data.weight
+    yield from zip(data.x.split(BLOCK), data.y.split(BLOCK), weight.double().split(BLOCK), strict=True)

@@ -55,7 +55,6 @@ class DMC(GradientLearner):
     ranges: ClassVar = {"lr": LEARNING_RATES, "distil_lr": LogUniform(0.003, 0.3)}
     config: DMCConfig
 
-    known: Tensor
     _augment: Augmentation | None
 
     def __init__(self, net: nn.Module, setting: Setting, config: DMCConfig) -> None:
@@ -63,13 +62,10 @@ class DMC(GradientLearner):
         self.outside: Tensor | None = None
         self.initial_net = NamedTensors(learning_state(self.net))
         self.initial_head = NamedTensors(self.head.state_dict())
-        self.register_buffer("known", torch.zeros(setting.capacity, dtype=torch.bool))
+        self.known: Tensor = nn.Buffer(torch.zeros(setting.capacity, dtype=torch.bool))
 
     def take_outside(self, x: Tensor) -> None:
-        """Take unlabelled inputs ``(n, …)`` from outside the stream, in its units.
-
-        They are not part of the state: pass them again after loading.
-        """
+        """Take unlabelled inputs ``(n, …)`` from outside the stream, in its units."""
         if not len(x) or tuple(x.shape[1:]) != self.setting.input_shape:
             raise ValueError(
                 f"The outside data have the shape {tuple(x.shape)}; expected one or more inputs of the stream's shape, "

@@ -17,15 +17,11 @@ from cldnet.methods.learner import Batch, Setting, TaskData, Traits
 class Reservoir(nn.Module):
     """A uniform sample of a stream: ``size`` exemplars with shape and dtype of ``like`` (Vitter's algorithm R)."""
 
-    x: Tensor
-    y: Tensor
-    met: Tensor
-
     def __init__(self, size: int, like: Tensor) -> None:
         super().__init__()
-        self.register_buffer("x", like.new_zeros(size, *like.shape[1:]))
-        self.register_buffer("y", torch.zeros(size, dtype=torch.int64, device=like.device))
-        self.register_buffer("met", torch.zeros((), dtype=torch.int64))
+        self.x: Tensor = nn.Buffer(like.new_zeros(size, *like.shape[1:]))
+        self.y: Tensor = nn.Buffer(torch.zeros(size, dtype=torch.int64, device=like.device))
+        self.met: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
         return min(int(self.met), len(self.x))

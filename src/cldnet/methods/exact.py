@@ -31,7 +31,6 @@ from cldnet.methods.mapped import (
     ROUNDING,
     FullMoments,
     MappedLearner,
-    check_addable,
     check_gram,
     moments_for,
     moments_from,
@@ -90,16 +89,14 @@ class Exact(MappedLearner):
     fixed = ("gram",)
 
     config: ExactConfig
-    rows: Tensor
-    first_classes: Tensor
     _solved: Solved | None
 
     def __init__(self, net: nn.Module, setting: Setting, config: ExactConfig) -> None:
         super().__init__(net, setting, config.gram)
         self.config = config
-        self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
+        self.rows: Tensor = nn.Buffer(torch.zeros((), dtype=torch.float64))
         # Classes below this number were in the task that the map was fitted on, if it was fitted here.
-        self.register_buffer("first_classes", torch.zeros((), dtype=torch.int64))
+        self.first_classes: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if it is not fitted yet, and remember the classes of this task."""
@@ -178,8 +175,7 @@ class Exact(MappedLearner):
 
     @torch.no_grad()
     def merge_sums(self, other_sums: Mapping[str, Tensor], rows_of: Tensor) -> None:
-        """Add the sums of another learner over the same map; its class ``j`` is class ``rows_of[j]`` here."""
-        check_addable(self.sums(), other_sums, rows_of, self.setting.capacity)
+        """Add the sums of another learner over the same map and `gram`; its class ``j`` is class ``rows_of[j]`` here."""
         self._solved = None
         self.second.merge(moments_from(self.config.gram, self.class_width, other_sums, prefix="second."))
         self.class_sums.index_add_(0, rows_of, other_sums["class_sums"].clone())  # may be this learner's own
@@ -203,7 +199,7 @@ class Exact(MappedLearner):
             live = (weights > 0).nonzero()[:, 0]  # not forgotten
             live_ridge = ridge._replace(solution=ridge.solution[:, live])
             rule = linear_discriminant(leave_one_out(live_ridge, moments[:, live], weights[live], rows))
-            solved = self._solved = Solved(ridge, live, rule.to(weights.device))
+            solved = self._solved = Solved(ridge, live, type(rule)(*(part.to(weights.device) for part in rule)))
         return solved
 
     def score_represented(self, h: Tensor) -> Tensor:
@@ -233,16 +229,14 @@ def _warn_of_extremes(alpha: float | None, energy: float) -> None:
     """Warn if a given α dominates the sums or vanishes beside them: predictions would silently be wrong."""
     if alpha is None or not energy > 0:
         return
+    rounding = torch.finfo(torch.float64).eps * energy
     if alpha > energy:
         _log.warning(
-            "alpha=%g is larger than the sum of all squared features (%g) and hides what was learned: use a smaller alpha, or "
-            "'gcv'.",
-            alpha,
-            energy,
+            f"alpha={alpha:g} is larger than the sum of all squared features ({energy:g}) and hides what was learned: use a "
+            "smaller alpha, or 'gcv'."
         )
-    elif alpha < torch.finfo(torch.float64).eps * energy:
+    elif alpha < rounding:
         _log.warning(
-            "alpha=%g is below the rounding of the sums (%g) and has no effect: use a larger alpha, or 'gcv'.",
-            alpha,
-            torch.finfo(torch.float64).eps * energy,
+            f"alpha={alpha:g} is below the rounding of the sums ({rounding:g}) and has no effect: use a larger alpha, or "
+            "'gcv'."
         )

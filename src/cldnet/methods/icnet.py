@@ -232,7 +232,9 @@ class ICNet(GradientLearner):
             effects = [radius * gradient for radius, gradient in zip(radii.values(), gradients, strict=True)]  # r ∂L/∂r
             mean = torch.stack([each.sum() for each in effects]).sum() / sum(each.numel() for each in effects)
             pressure = torch.where(enough, 0.0, 2 / mean.clamp_min(1e-30))
-            rate = self._rate(batch)
+            # The rate decreases to zero at the end, and adds up to `REACH`.
+            steps = max(self.config.radius_share * batch.steps, 1.0)
+            rate = 2 * REACH / steps * min((1 - batch.progress) / self.config.radius_share + 1 / steps, 1.0)
             for (name, radius), each in zip(self.radius.items(), effects, strict=True):
                 # log r += rate · (1 − 2 r ∂L/∂r / mean): what no worst net depends on grows in any case.
                 shrinking = each.mul_(pressure).clamp_(max=1 + FASTEST)
@@ -285,8 +287,3 @@ class ICNet(GradientLearner):
             else:
                 self.room[name] = torch.minimum(centre.detach() - within.lower, within.upper - centre.detach())
                 radius.copy_(self.room[name].clamp_min_(0))
-
-    def _rate(self, batch: Batch) -> float:
-        """Rate of change of the radii's logarithms: it decreases to zero at the end, and adds up to `REACH`."""
-        steps = max(self.config.radius_share * batch.steps, 1.0)
-        return 2 * REACH / steps * min((1 - batch.progress) / self.config.radius_share + 1 / steps, 1.0)

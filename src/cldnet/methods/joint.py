@@ -28,16 +28,13 @@ class Joint(GradientLearner):
     }
     ranges: ClassVar = {"lr": LEARNING_RATES}
 
-    memory_x: Tensor
-    memory_y: Tensor
-    memory_weight: Tensor
-
     def __init__(self, net: nn.Module, setting: Setting, config: GradientConfig) -> None:
         super().__init__(net, setting, config)
         self.initial_net = NamedTensors(learning_state(self.net))
         self.initial_head = NamedTensors(self.head.state_dict())
-        for name in ("memory_x", "memory_y", "memory_weight"):
-            self.register_buffer(name, torch.zeros(0))
+        self.memory_x: Tensor = nn.Buffer(torch.zeros(0))
+        self.memory_y: Tensor = nn.Buffer(torch.zeros(0))
+        self.memory_weight: Tensor = nn.Buffer(torch.zeros(0))
 
     def growth(self, task: TaskData) -> int:
         return tensor_bytes(task.x) + tensor_bytes(task.y) + len(task) * self.setting.dtype.itemsize

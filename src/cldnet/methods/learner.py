@@ -114,7 +114,6 @@ class Learner(nn.Module, ABC):
     #: Increase it when the method learns something else than before: benchmarks then run it again.
     version: ClassVar[int] = 1
 
-    counters: Tensor
     config: Any
 
     def __init__(self, setting: Setting) -> None:
@@ -125,7 +124,7 @@ class Learner(nn.Module, ABC):
             scale.set(*setting.scaling)
         self.scale: InputScale | NoScaling = scale
         self.generator = generator(setting.seed)
-        self.register_buffer("counters", torch.zeros(2, dtype=torch.int64))
+        self.counters: Tensor = nn.Buffer(torch.zeros(2, dtype=torch.int64))
 
     @property
     def tasks(self) -> int:
@@ -195,7 +194,7 @@ class Learner(nn.Module, ABC):
         for part in self.modules():
             if isinstance(part, FrozenNet):
                 part.load_published()
-        if not self.scale.fitted:
+        if isinstance(self.scale, InputScale) and not self.scale.fitted:
             self.scale.fit(task.x, task.weight)
         self.counters[1] = max(self.seen, int(task.y.max()) + 1)
         self.train()

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from cldnet.methods.config import FINITE_NOT_NEGATIVE, FINITE_POSITIVE, LEARNING_RATES, LogUniform
 from cldnet.methods.gradient import GradientConfig, GradientLearner, NamedTensors, weighted_mean
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
+from cldnet.nets.fingerprint import evaluating
 
 
 def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -54,12 +55,10 @@ class LwF(GradientLearner):
     ranges: ClassVar = {"lr": LEARNING_RATES, "strength": LogUniform(0.1, 100.0)}
     config: LwFConfig
 
-    taught: Tensor
-
     def __init__(self, net: nn.Module, setting: Setting, config: LwFConfig) -> None:
         super().__init__(net, setting, config)
         self.teacher = NamedTensors(self._trained)  # f*, there from the start so that the size is constant
-        self.register_buffer("taught", torch.zeros((), dtype=torch.int64))  # number of classes that the teacher knows
+        self.taught: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))  # number of classes that the teacher knows
 
     @property
     def _trained(self) -> dict[str, Tensor]:
@@ -77,12 +76,10 @@ class LwF(GradientLearner):
             losses = losses + self.config.strength * distance
         return weighted_mean(losses, batch.weight)
 
-    @torch.no_grad()
     def teach(self, x: Tensor) -> Tensor:
         """Logits of the teacher for scaled inputs in evaluation mode."""
-        self.eval()
-        logits: Tensor = functional_call(self, dict(self.teacher.items()), (x,), tie_weights=False)
-        self.train()
+        with evaluating(self):
+            logits: Tensor = functional_call(self, dict(self.teacher.items()), (x,), tie_weights=False)
         return logits
 
     def forward(self, x: Tensor) -> Tensor:

@@ -88,11 +88,9 @@ class SecondMoments(nn.Module, ABC):
 class FullMoments(SecondMoments):
     """The full ``G``, stored as its upper triangle."""
 
-    packed: Tensor
-
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.register_buffer("packed", torch.zeros(symmetric.packed_length(width), dtype=torch.float64))
+        self.packed: Tensor = nn.Buffer(torch.zeros(symmetric.packed_length(width), dtype=torch.float64))
 
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
         """Add the upper triangle of the products, tile by tile, in several threads."""
@@ -130,11 +128,9 @@ class FullMoments(SecondMoments):
 class DiagonalMoments(SecondMoments):
     """The diagonal of ``G``: ``m`` numbers. Features are assumed to be independent within a class."""
 
-    squares: Tensor
-
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.register_buffer("squares", torch.zeros(width, dtype=torch.float64))
+        self.squares: Tensor = nn.Buffer(torch.zeros(width, dtype=torch.float64))
 
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
         squares = h.double().square()
@@ -163,15 +159,12 @@ class SketchedMoments(SecondMoments):
     """
 
     invertible = False
-    directions: Tensor
-    shrinkage: Tensor
-    trace: Tensor
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__(width)
-        self.register_buffer("directions", torch.zeros(min(rank, width), width, dtype=torch.float64))
-        self.register_buffer("shrinkage", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("trace", torch.zeros((), dtype=torch.float64))
+        self.directions: Tensor = nn.Buffer(torch.zeros(min(rank, width), width, dtype=torch.float64))
+        self.shrinkage: Tensor = nn.Buffer(torch.zeros((), dtype=torch.float64))
+        self.trace: Tensor = nn.Buffer(torch.zeros((), dtype=torch.float64))
 
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
         """Append rows to the sketch and shrink it to its size."""
@@ -232,25 +225,6 @@ def moments_from(gram: str | int, width: int, tensors: Mapping[str, Tensor], pre
     return second
 
 
-def check_addable(own: Mapping[str, Tensor], other: Mapping[str, Tensor], classes: Tensor, capacity: int) -> None:
-    """Raise an error if sums have different shapes, or if class indices are out of range or not distinct."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-    for name in ("class_sums", "class_weights"):
-        shapes[name] = (len(classes), *shapes[name][1:])
-    found = {name: tuple(tensor.shape) for name, tensor in other.items()}
-    wrong = sorted(name for name in {*shapes, *found} if shapes.get(name) != found.get(name))
-    if wrong:
-        raise ValueError(
-            f"The sums have other shapes than this model's ({', '.join(wrong)}): use the same map and the same `gram`."
-        )
-    indices = classes.tolist()
-    if any(not 0 <= index < capacity for index in indices) or len({*indices}) < len(indices):
-        raise ValueError(
-            f"Class indices should be distinct and from 0 to {capacity - 1}, not {indices}. Correct them, or raise the "
-            "capacity."
-        )
-
-
 def upgraded(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert a state of before ``G`` was packed to today's form; others stay as they are.
 
@@ -274,9 +248,6 @@ class MappedLearner(Learner, ABC):
     takes_maps = True
     min_batch = BLOCK
 
-    class_sums: Tensor
-    class_weights: Tensor
-
     def __init__(self, net: nn.Module, setting: Setting, gram: str | int = "full") -> None:
         super().__init__(setting)
         if isinstance(net, FeatureMap):
@@ -286,8 +257,8 @@ class MappedLearner(Learner, ABC):
             self.features = RandomReLU((out_features(net, setting.input_shape),), seed=setting.seed, net=net)
         width = self.features.out_features
         self.second: SecondMoments = moments_for(gram, width)
-        self.register_buffer("class_sums", torch.zeros(setting.capacity, width, dtype=torch.float64))
-        self.register_buffer("class_weights", torch.zeros(setting.capacity, dtype=torch.float64))
+        self.class_sums: Tensor = nn.Buffer(torch.zeros(setting.capacity, width, dtype=torch.float64))
+        self.class_weights: Tensor = nn.Buffer(torch.zeros(setting.capacity, dtype=torch.float64))
         #: Cache of what was solved from the sums; it is not part of the state.
         self._solved: Any = None
 
@@ -321,10 +292,8 @@ class MappedLearner(Learner, ABC):
         samples, total = int((weight > 0).sum()), float(self.class_weights.sum() + weight.sum())
         if total < max(_LEAST_SHARE * samples, min(samples, _LEAST_WEIGHT)):
             _log.warning(
-                "The weights of %d samples add up to %.3g. A sample counts by its weight, so predictions may be no better "
-                "than random: use sample_weight / sample_weight.mean().",
-                samples,
-                total,
+                f"The weights of {samples} samples add up to {total:.3g}. A sample counts by its weight, so predictions may "
+                "be no better than random: use sample_weight / sample_weight.mean()."
             )
 
     def start(self, task: TaskData) -> None:

@@ -43,8 +43,6 @@ class MAS(QuadraticLearner):
         """Add the sensitivity of the outputs to each weight, and move the anchor to the present weights."""
         super().finish(task)
         magnitudes = PerSample(self, self.setting.input_shape, lambda outputs, _: outputs.square().sum(1), power=1)
-        new = mean_powers(
-            magnitudes, self.scaled(task), lambda outputs: outputs[:, 0]
-        )  # Ω of this task; targets are unused
+        new = mean_powers(magnitudes, self.scaled(task), lambda outputs: outputs[:, 0])  # Ω; targets are unused
         old = self.penalty.importance
         self.penalty.replace({name: old[name] + new[name] for name in new}, self.weights)

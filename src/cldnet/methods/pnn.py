@@ -38,13 +38,11 @@ class PNNConfig(GradientConfig):
 class Column(nn.Module):
     """One task's column; layer ``l`` also takes the outputs of layer ``l − 1`` of every older column."""
 
-    rows: Tensor
-
     def __init__(
         self, inputs: int, widths: Sequence[int], rows: Tensor, older: int, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.register_buffer("rows", rows)
+        self.rows: Tensor = nn.Buffer(rows)
         sizes = [inputs, *widths]
         laterals = [0, *(older * width for width in widths[:-1])]
         self.hidden = nn.ModuleList(
@@ -111,10 +109,9 @@ class PNN(Learner):
 
     def _heads(self, x: Tensor) -> list[Tensor]:
         """Scores of every column's head for its own classes."""
-        below: list[Tensor] = []  # outputs of the layers one below
         outputs = [x.flatten(1)] * len(self.columns)
         for depth in range(len(self.config.widths)):
-            below = [] if depth == 0 else outputs
+            below = [] if depth == 0 else outputs  # of the layers one below
             outputs = [
                 F.relu(column.hidden[depth](torch.cat([outputs[i], *below[:i]], dim=1)))
                 for i, column in enumerate(self.columns)

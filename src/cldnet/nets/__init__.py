@@ -63,6 +63,8 @@ PRETRAINED: Mapping[str, dict[str, Any]] = {name: {"version": version} for name,
 #: The same nets for methods that train layers behind them.
 FROZEN: Mapping[str, dict[str, Any]] = {f"{FrozenNet.kind}-{name}": {"bodies": [name]} for name in EFFICIENT}
 _NAMED: Mapping[str, tuple[type[Any], Mapping[str, Any]]] = {
+    "mlp": (MLP, {}),
+    "cnn": (CNN, {}),
     **{kind: (made, {}) for kind, made in _DESCRIBED.items()},
     **{name: (ExpandedNet, fixed) for name, fixed in PRETRAINED.items()},
     **{name: (FrozenNet, fixed) for name, fixed in FROZEN.items()},
@@ -85,24 +87,19 @@ def build_backbone(
     >>> build_backbone("mlp", (8, 8), seed=0, options={"widths": (16,)})(torch.zeros(3, 8, 8)).shape
     torch.Size([3, 16])
     """
-    options = dict(options or {})
-    if name == "mlp":
-        return MLP(input_shape, generator=generator(seed), **options)
-    if name == "cnn":
-        return CNN(input_shape, generator=generator(seed), **options)
-    if name in _NAMED:
-        kind, fixed = _NAMED[name]
-        described: Described = kind(input_shape, seed=seed, **fixed, **options)
-        return described
-    raise ValueError(f"Unknown backbone {name!r}. Use one of {sorted(BACKBONES)}, or a torch.nn.Module.")
+    if name not in _NAMED:
+        raise ValueError(f"Unknown backbone {name!r}. Use one of {sorted(BACKBONES)}, or a torch.nn.Module.")
+    made, fixed = _NAMED[name]
+    source = {"generator": generator(seed)} if made in (MLP, CNN) else {"seed": seed}
+    net: nn.Module = made(input_shape, **source, **fixed, **(options or {}))
+    return net
 
 
 def backbone_defaults(name: str) -> dict[str, Any]:
     """Options of a backbone by name, with their defaults."""
-    known: dict[str, tuple[type[Any], Mapping[str, Any]]] = {"mlp": (MLP, {}), "cnn": (CNN, {}), **_NAMED}
-    if name not in known:
+    if name not in _NAMED:
         raise ValueError(f"There is no backbone {name!r}. {nearest_names(name, BACKBONES)}")
-    made, fixed = known[name]
+    made, fixed = _NAMED[name]
     parameters = signature(made.__init__).parameters.values()
     return {each.name: each.default for each in parameters if each.name not in {*_NOT_OPTIONS, *fixed}}
 

@@ -76,8 +76,6 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, version: int = 0, stages: tuple[int, ...] = ()) -> None:
         super().__init__()
-        if type(version) is not int or version not in VERSIONS:
-            raise ValueError(f"There is no EfficientNet-lite {version!r:.80} here; use one of {sorted(VERSIONS)}.")
         count = len(_STAGES)
         if len(stages) > count or not all(type(stage) is int and 1 <= stage <= count for stage in stages):
             raise ValueError(f"stages={stages!r:.80} should be at most {count} whole numbers from 1 to {count}.")

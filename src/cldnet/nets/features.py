@@ -45,17 +45,13 @@ class InputScale(nn.Module):
     float64, so that large offsets cost no digits.
     """
 
-    mean: Tensor
-    spread: Tensor
-    fitted: Tensor
-
     def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         shape = {1: input_shape, 2: (1, 1)}.get(len(input_shape), (input_shape[0], 1, 1))
         self.dtype = dtype
-        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("spread", torch.ones(shape, dtype=torch.float64))
-        self.register_buffer("fitted", torch.tensor(False))
+        self.mean: Tensor = nn.Buffer(torch.zeros(shape, dtype=torch.float64))
+        self.spread: Tensor = nn.Buffer(torch.ones(shape, dtype=torch.float64))
+        self.fitted: Tensor = nn.Buffer(torch.tensor(False))
 
     def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
         """Compute mean and std of training inputs ``(n, …)``, with optional sample weights."""
@@ -169,15 +165,11 @@ def _chunk(x: Tensor, numbers: int) -> int:
 class NoScaling(nn.Module):
     """No scaling, for nets that do their own; inputs are copied, and converted if a dtype is given."""
 
-    fitted = True
     dtype: torch.dtype | None = None
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.dtype = dtype
-
-    def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
-        """Learn nothing from the inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a copy of the inputs: a net may write over what it is given."""
@@ -291,8 +283,6 @@ class FeatureMap(Described, ABC):
 class RandomProjection(FeatureMap):
     """Base of maps over random projections: scaled, rounded inputs times 8-bit weights, behind an optional frozen net."""
 
-    weight: Tensor
-
     def __init__(
         self,
         input_shape: tuple[int, ...],
@@ -306,7 +296,7 @@ class RandomProjection(FeatureMap):
         self.input_shape = tuple(input_shape)
         self.net = net.eval().requires_grad_(False) if net is not None else None
         self.scale = InputScale(self.input_shape, torch.float64)
-        self.register_buffer("weight", _random_weights(features, prod(input_shape) + biased, source))
+        self.weight: Tensor = nn.Buffer(_random_weights(features, prod(input_shape) + biased, source))
         self.out_features = int(features) + 1
 
     @property
@@ -378,14 +368,13 @@ class RandomReLU(RandomProjection):
 
     kind = "random-relu"
     limits = (0.0, FEATURE_LIMIT)
-    step: Tensor
 
     def __init__(
         self, input_shape: tuple[int, ...], features: int = 1000, *, seed: int, net: nn.Module | None = None
     ) -> None:
         super().__init__(input_shape, features, biased=True, source=generator(seed), net=net)
         self.seed = seed
-        self.register_buffer("step", torch.ones((), dtype=torch.float64))
+        self.step: Tensor = nn.Buffer(torch.ones((), dtype=torch.float64))
 
     @torch.no_grad()
     def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
@@ -456,8 +445,6 @@ class RandomFourier(RandomProjection):
 
     kind = "random-fourier"
     limits = (-FEATURE_LIMIT, FEATURE_LIMIT)
-    phase: Tensor
-    bandwidth: Tensor
 
     def __init__(
         self,
@@ -478,9 +465,8 @@ class RandomFourier(RandomProjection):
                 f"bandwidth={bandwidth!r} should be None or a number from {least:g} to {most:g}, in standard deviations."
             )
         self.given_bandwidth = None if bandwidth is None else float(bandwidth)
-        phase = torch.randint(DIRECTIONS, (features,), generator=source, dtype=torch.int32)
-        self.register_buffer("phase", phase)
-        self.register_buffer("bandwidth", torch.tensor(self.given_bandwidth or 1.0, dtype=torch.float64))
+        self.phase: Tensor = nn.Buffer(torch.randint(DIRECTIONS, (features,), generator=source, dtype=torch.int32))
+        self.bandwidth: Tensor = nn.Buffer(torch.tensor(self.given_bandwidth or 1.0, dtype=torch.float64))
 
     @property
     def options(self) -> dict[str, Any]:

@@ -303,10 +303,6 @@ class FrozenNet(Described):
     #: Inputs are raw pixels from 0 to 255: each net scales them as its training did.
     takes_pixels: ClassVar[bool] = True
 
-    loaded: Tensor
-    mean: Tensor
-    spread: Tensor
-
     def __init__(
         self,
         input_shape: tuple[int, ...],
@@ -323,9 +319,9 @@ class FrozenNet(Described):
         self.input_shape, self.seed, self.mirror, self.widths = tuple(input_shape), seed, bool(mirror), tuple(widths)
         self.body: Pretrained | Concatenated = build_bodies(bodies, mirror=mirror)
         features = self.body.out_features
-        for name, value in (("mean", torch.zeros(features)), ("spread", torch.ones(features))):
-            self.register_buffer(name, value)
-        self.register_buffer("loaded", torch.zeros((), dtype=torch.bool))
+        self.mean: Tensor = nn.Buffer(torch.zeros(features))
+        self.spread: Tensor = nn.Buffer(torch.ones(features))
+        self.loaded: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool))
         self.hidden = MLP((features,), self.widths, generator=generator(seed)) if self.widths else nn.Identity()
         self.out_features = self.widths[-1] if self.widths else features
 

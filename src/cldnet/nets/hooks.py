@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv1d_weight, conv2d_weight
 
+from cldnet.nets.fingerprint import evaluating
 from cldnet.nets.pretrained import Pretrained, zero_outputs
 
 Projectable = nn.Linear | nn.Conv1d | nn.Conv2d
@@ -170,11 +171,8 @@ class LayerHooks:
         # A pretrained net never reads its images here, which may be large: they are one number, expanded.
         frozen = any(isinstance(part, Pretrained) for part in net.modules())
         probe = zero.expand(1, *input_shape) if frozen else zero.new_zeros(1, *input_shape)
-        training = net.training
-        net.eval()
-        with self.watch() as flow, torch.no_grad(), zero_outputs(net):
+        with self.watch() as flow, evaluating(net), zero_outputs(net):
             net(probe)
-        net.train(training)
         called = {layer.name: replace(layer, module=layer.owner) for layer in flow.layers}
         self.layers: list[Layer] = list(called.values())
         self._layer_of = {module: layer for module, layer in self._layer_of.items() if layer.name in called}

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cldnet.device import generator, run_in_threads, threads
 from cldnet.nets.features import FEATURE_LIMIT, FeatureMap
@@ -181,13 +181,6 @@ class WhitenedPatches(FeatureMap):
     kind: ClassVar[str] = "patches"
     limits = (-FEATURE_LIMIT, FEATURE_LIMIT)
 
-    filters: Tensor
-    offset: Tensor
-    floor: Tensor
-    mean: Tensor
-    spread: Tensor
-    fitted: Tensor
-
     def __init__(
         self,
         input_shape: tuple[int, ...],
@@ -207,10 +200,12 @@ class WhitenedPatches(FeatureMap):
         self.sides = input_shape[-2] - size + 1, input_shape[-1] - size + 1
         self.out_features = 2 * filters * windows**2 + 1
         length, count = self.channels * size**2, self.out_features - 1
-        for name, shape in {"filters": (length, filters), "offset": (filters,), "floor": (), "mean": (count,)}.items():
-            self.register_buffer(name, torch.zeros(shape, dtype=torch.float32))
-        self.register_buffer("spread", torch.ones(count, dtype=torch.float32))
-        self.register_buffer("fitted", torch.tensor(False))
+        self.filters: Tensor = nn.Buffer(torch.zeros(length, filters, dtype=torch.float32))
+        self.offset: Tensor = nn.Buffer(torch.zeros(filters, dtype=torch.float32))
+        self.floor: Tensor = nn.Buffer(torch.zeros((), dtype=torch.float32))
+        self.mean: Tensor = nn.Buffer(torch.zeros(count, dtype=torch.float32))
+        self.spread: Tensor = nn.Buffer(torch.ones(count, dtype=torch.float32))
+        self.fitted: Tensor = nn.Buffer(torch.tensor(False))
 
     @property
     def options(self) -> dict[str, Any]:

@@ -66,9 +66,6 @@ class Pretrained(nn.Module):
     #: Whether vectors are zeros and nothing is computed; see `zero_outputs`.
     outputs_zeros: bool = False
 
-    pixel_mean: Tensor
-    pixel_spread: Tensor
-
     def __init__(
         self,
         net: nn.Module,
@@ -79,8 +76,7 @@ class Pretrained(nn.Module):
         made: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        laid: nn.Module = net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.net: Any = laid
+        self.net: Any = net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         for module in net.modules():
             for name, parameter in [*module._parameters.items()]:
                 if parameter is not None and not (self.adapts and parameter.requires_grad):
@@ -89,8 +85,8 @@ class Pretrained(nn.Module):
         self.out_features, self.preprocessing, self.mirror = int(out_features), preprocessing, bool(mirror)
         self.made = dict(made or {})
         self._known_as: tuple[Any, str] | None = None
-        for name, values in (("pixel_mean", preprocessing.mean), ("pixel_spread", preprocessing.spread)):
-            self.register_buffer(name, torch.tensor(list(values), dtype=torch.float32).reshape(3, 1, 1))
+        self.pixel_mean: Tensor = nn.Buffer(torch.tensor([*preprocessing.mean], dtype=torch.float32).view(3, 1, 1))
+        self.pixel_spread: Tensor = nn.Buffer(torch.tensor([*preprocessing.spread], dtype=torch.float32).view(3, 1, 1))
 
     @property
     def size(self) -> int:

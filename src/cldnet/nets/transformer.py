@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +299,11 @@ def _json_of(name: str, file: str) -> dict[str, Any] | None:
     """One of a model's JSON files, from its folder or through the hub's cache."""
     path = Path(name).expanduser() / file
     if not path.parent.is_dir():
-        path = _fetched(name, file) or path
+        _transformers()
+        from huggingface_hub import hf_hub_download  # noqa: PLC0415  (comes with transformers)
+
+        with suppress(Exception):  # no such name, no network, no rights
+            path = Path(hf_hub_download(name, file))
     if not path.is_file():
         return None
     try:
@@ -309,14 +313,3 @@ def _json_of(name: str, file: str) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise ValueError(f"{str(path)!r} should contain a JSON object.")
     return found
-
-
-def _fetched(name: str, file: str) -> Path | None:
-    """A file from the hub, or None if it cannot be had."""
-    _transformers()
-    from huggingface_hub import hf_hub_download  # noqa: PLC0415  (comes with transformers)
-
-    try:
-        return Path(hf_hub_download(name, file))
-    except Exception:  # no such name, no network, no rights
-        return None

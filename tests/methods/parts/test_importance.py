@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from torch.nn import functional as F
 
 from cldnet.device import generator
 from cldnet.methods.parts import importance as module
-from cldnet.methods.parts.importance import PerSample, batched_fisher, cross_entropies, fisher, mean_powers
+from cldnet.methods.parts.importance import PerSample, batched_fisher, fisher, mean_powers
+
+cross_entropies = partial(F.cross_entropy, reduction="none")
 
 
 class Tied(nn.Module):

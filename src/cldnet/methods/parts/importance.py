@@ -9,6 +9,7 @@ matrix product, ``(|δ|^p)ᵀ (|h|^p)``. A convolution sums over its positions b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -153,6 +154,7 @@ def fisher(
     def drawn(logits: Tensor) -> Tensor:
         return torch.multinomial(logits.softmax(1).cpu(), 1, generator=source)[:, 0].to(logits.device)
 
+    cross_entropies = partial(F.cross_entropy, reduction="none")
     return mean_powers(PerSample(net, input_shape, cross_entropies, power=2), batches, drawn)
 
 
@@ -180,8 +182,3 @@ def batched_fisher(
                 total[name].addcmul_(gradient, gradient, value=mass)
         count += mass
     return {name: value / count if count > 0 else value for name, value in total.items()}
-
-
-def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of each sample."""
-    return F.cross_entropy(logits, y, reduction="none")

@@ -51,11 +51,9 @@ def without(
     slack = ROUNDING * known.class_weights
     left = weights > slack
     size = float(known.second.diagonal().max())
-    gone = sums[~left].square() > ROUNDING**2 * known.class_weights[~left, None] * size
+    summed = (sums.square() > ROUNDING**2 * known.class_weights[:, None] * size).any(1)
     _refuse(weights < -slack, "class {} would be left with a negative number of samples", names)
-    _refuse(
-        ~left, "class {} would be left with no samples, but with a feature sum that is not zero", names, gone.any(1)
-    )
+    _refuse(~left & summed, "class {} would be left with no samples, but with a feature sum that is not zero", names)
     if limits is not None:
         least, most = (limit * weights[:, None] for limit in limits)
         reach = max(map(abs, limits)) * slack[:, None]
@@ -108,12 +106,10 @@ def _ridge(summed: Summed, alpha: float) -> Tensor:
     return torch.cholesky_solve(summed.class_sums.mT, torch.linalg.cholesky(regular))
 
 
-def _refuse(wrong: Tensor, reason: str, names: Sequence[Any] | None, among: Tensor | None = None) -> None:
-    """Raise an error that names the first wrong class; ``among`` says which of the classes given by ``wrong`` are."""
-    classes = wrong.nonzero()[:, 0]
-    classes = classes if among is None else classes[among]
-    if len(classes):
-        first = int(classes[0])
+def _refuse(wrong: Tensor, reason: str, names: Sequence[Any] | None) -> None:
+    """Raise an error that names the first wrong class."""
+    if bool(wrong.any()):
+        first = int(wrong.nonzero()[0])
         raise not_learned(reason.format(repr(first if names is None else names[first])))
 
 
