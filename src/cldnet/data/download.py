@@ -230,7 +230,7 @@ def _fetch(known: KnownSet, working: Path, local: Sequence[Path], options: Mappi
                 download((file.url, *file.mirrors), path, checksum=file.checksum, size=file.size, **options)
             except ConnectionError as error:
                 raise ConnectionError(f"{error}\n{known.by_hand(local[0])}") from error
-        if known.packed:
+        if file.filename.endswith((".tar", ".tgz", ".tar.gz", ".zip")):
             shutil.rmtree(unpacked, ignore_errors=True)  # of a call that was killed
             unpack(path, unpacked)
         else:

@@ -22,7 +22,6 @@ from cldnet.data.dataset import Dataset, Part, check_file, make_room, open_array
 
 __all__ = ["read_cifar10", "read_cifar100", "read_idx", "read_mnist"]
 
-_UINT8 = 8
 _MOST_DIMENSIONS = 4
 _GZIP = b"\x1f\x8b"
 #: Deflate cannot expand a byte to more than this, so a larger claim is refused before memory is allocated.
@@ -56,13 +55,7 @@ def read_mnist(folder: Path, name: str) -> Dataset:
     Images have shape ``(n, height, width)`` and type uint8, labels are 0 to 9. Each file may be plain or ``.gz``; plain
     files are preferred.
     """
-    train, test = (
-        _idx_part(
-            _mnist_file(folder, f"{half}-images", "idx3-ubyte"), _mnist_file(folder, f"{half}-labels", "idx1-ubyte")
-        )
-        for half in ("train", "t10k")
-    )
-    return Dataset(name, train, test)
+    return Dataset(name, _idx_part(folder, "train"), _idx_part(folder, "t10k"))
 
 
 def _mnist_file(folder: Path, role: str, kind: str) -> Path:
@@ -76,7 +69,9 @@ def _mnist_file(folder: Path, role: str, kind: str) -> Path:
     )
 
 
-def _idx_part(images_path: Path, labels_path: Path) -> Part:
+def _idx_part(folder: Path, half: str) -> Part:
+    images_path = _mnist_file(folder, f"{half}-images", "idx3-ubyte")
+    labels_path = _mnist_file(folder, f"{half}-labels", "idx1-ubyte")
     images, labels = read_idx(images_path), read_idx(labels_path)
     if images.ndim != 3 or 0 in images.shape:
         raise _broken(images_path, f"has shape {images.shape}; expected images, (count, height, width)")
@@ -95,7 +90,7 @@ def _idx_part(images_path: Path, labels_path: Path) -> Part:
 
 def _idx_shape(path: Path, file: IO[bytes] | gzip.GzipFile) -> tuple[int, ...]:
     magic = file.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UINT8 or not 1 <= magic[3] <= _MOST_DIMENSIONS:
+    if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= _MOST_DIMENSIONS:
         raise _broken(path, f"begins with {magic.hex(' ') or 'nothing'}; an idx file of bytes begins with 00 00 08")
     sizes = file.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:

@@ -365,14 +365,6 @@ _VARIANTS: Mapping[str, Callable[[Stream, Any, int], Stream]] = {
 }
 
 
-def split_digits(seed: int | None = 0) -> Stream:
-    """Split Digits: scikit-learn's 1,797 real 8×8 images of digits, five tasks of two classes.
-
-    A quarter of every class is the test part, the same for every class order.
-    """
-    return stream_by_name("split-digits", seed)
-
-
 def stream_by_name(
     text: str,
     seed: int | None = 0,
