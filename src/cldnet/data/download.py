@@ -74,10 +74,17 @@ def download(
                 _receive(url, part, checksum, size, timeout, on_progress)
                 part.replace(target)
                 return
-            except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, EOFError) as error:
-                reason, again = _explained(error, timeout)
-            except _WrongFileError as error:
-                reason, again = str(error), False
+            except urllib.error.HTTPError as error:
+                error.close()
+                reason, again = f"answered {error.code} {error.reason}", error.code in _TEMPORARY or error.code >= 500
+            except urllib.error.URLError as error:
+                reason, again = f"cannot be reached ({error.reason})", False
+            except TimeoutError:
+                reason, again = f"sent nothing for {timeout:g} seconds", True
+            except (EOFError, _WrongFileError) as error:
+                reason, again = str(error), isinstance(error, EOFError)
+            except (http.client.HTTPException, ConnectionError) as error:
+                reason, again = f"broke off ({str(error) or type(error).__name__})", True
             except OSError as error:
                 raise OSError(
                     f"{part} cannot be completed: {error.strerror or error}. Fix that and try again: the part already "
@@ -118,18 +125,6 @@ def _receive(
         if begin:  # perhaps parts of two files were glued together
             raise EOFError("sent the rest of another file")
         raise _WrongFileError(f"sent a file with checksum {found} instead of {checksum}")
-
-
-def _explained(error: Exception, timeout: float) -> tuple[str, bool]:
-    """Say what a server did wrong, and whether it may do better next time."""
-    if isinstance(error, urllib.error.HTTPError):
-        error.close()
-        return f"answered {error.code} {error.reason}", error.code in _TEMPORARY or error.code >= 500
-    if isinstance(error, urllib.error.URLError):
-        return f"cannot be reached ({error.reason})", False
-    if isinstance(error, TimeoutError):
-        return f"sent nothing for {timeout:g} seconds", True
-    return str(error) if isinstance(error, EOFError) else f"broke off ({str(error) or type(error).__name__})", True
 
 
 def unpack(archive: Path, into: Path, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> None:

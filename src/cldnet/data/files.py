@@ -79,22 +79,19 @@ def _whole_or_text(labels: Any) -> NDArray[Any]:
 
 
 def _arrays_dataset(name: str, source: Path, found: Mapping[str, Any], load: Callable[[Any], NDArray[Any]]) -> Dataset:
-    train_pair, test_pair = _choose(source, found)
-    train = _part(source, found, train_pair, load)
-    if test_pair is None:
-        return Dataset(name, train)
-    test = _part(source, found, test_pair, load)
-    kinds = [(tuple(part.x.shape[1:]), str(part.x.dtype)) for part in (train, test)]
-    if kinds[0] != kinds[1]:
+    pairs = _choose(source, found)
+    parts = [_part(source, found, pair, load) for pair in pairs]
+    kinds = [(tuple(part.x.shape[1:]), str(part.x.dtype)) for part in parts]
+    if kinds[0] != kinds[-1]:
         raise ValueError(
-            f"In {source} {train_pair[0]} has samples of {kinds[0]} and {test_pair[0]} of {kinds[1]}: "
+            f"In {source} {pairs[0][0]} has samples of {kinds[0]} and {pairs[1][0]} of {kinds[1]}: "
             "they should have the same shape and type."
         )
-    return Dataset(name, train, test)
+    return Dataset(name, *parts)
 
 
-def _choose(source: Path, found: Mapping[str, Any]) -> tuple[tuple[str, str], tuple[str, str] | None]:
-    """Find the arrays of samples and labels, ignoring case."""
+def _choose(source: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Find the arrays of samples and labels of either part, ignoring case."""
     spelled: dict[str, str] = {}
     for key in found:
         if key.lower() in _KNOWN & spelled.keys():
@@ -103,16 +100,16 @@ def _choose(source: Path, found: Mapping[str, Any]) -> tuple[tuple[str, str], tu
     begun = [pair for pair in _TRAIN_PAIRS if spelled.keys() & set(pair)]
     if len(begun) == 2:
         raise ValueError(f"{source} has arrays named x or y and others named x_train or y_train: keep one pair.")
-    wanted = begun[0] if begun else _TRAIN_PAIRS[0]
-    tested = bool(spelled.keys() & set(_TEST_PAIR))
-    missing = [key for key in (*wanted, *(_TEST_PAIR if tested else ())) if key not in spelled]
+    wanted = begun or [_TRAIN_PAIRS[0]]
+    if spelled.keys() & set(_TEST_PAIR):
+        wanted.append(_TEST_PAIR)
+    missing = [key for pair in wanted for key in pair if key not in spelled]
     if missing:
         raise ValueError(
             f"{source} lacks {' and '.join(missing)}; it has {', '.join(found) or 'no arrays'}. "
             "Expected X and y, or x_train and y_train, and for a test part X_test and y_test."
         )
-    train = (spelled[wanted[0]], spelled[wanted[1]])
-    return train, (spelled[_TEST_PAIR[0]], spelled[_TEST_PAIR[1]]) if tested else None
+    return [(spelled[x], spelled[y]) for x, y in wanted]
 
 
 def _part(source: Path, found: Mapping[str, Any], pair: tuple[str, str], load: Callable[[Any], NDArray[Any]]) -> Part:
@@ -336,12 +333,9 @@ def _table_dataset(path: Path, name: str, table: Any, columns: _Columns) -> Data
     if not len(table):
         raise ValueError(f"{path} has no rows below the names of its columns.")
     features = [_values(path, table, column, columns) for column in columns.features]
-    together = np.empty((len(table), len(features)), np.result_type(*features))
-    for position, values in enumerate(features):
-        together[:, position] = values
     labels = _values(path, table, columns.label, columns)
     with _explaining(path, "a table"):
-        x, y = as_inputs(together), _whole_or_text(labels)
+        x, y = as_inputs(np.column_stack(features)), _whole_or_text(labels)
     if columns.split is None:
         return Dataset(name, Part(x, y))
     tested = _test_rows(path, _values(path, table, columns.split, columns))

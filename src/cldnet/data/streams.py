@@ -113,20 +113,18 @@ class StreamSpec:
 
     @property
     def base(self) -> str:
-        """The name without variants, and without the folders of a path, which are private."""
-        return self._named(without=_VARIANT_OPTIONS)
+        """`shown` without variants."""
+        kept = {name: option for name, option in self.options.items() if name not in _VARIANT_OPTIONS}
+        return replace(self, options=kept).shown
 
     @property
     def shown(self) -> str:
         """The whole text, without the folders of a path, which are private."""
-        return self._named(without=())
-
-    def _named(self, without: Collection[str]) -> str:
         name = self.name if self.path is None else f"{self.name}:{Path(self.path).expanduser().resolve().name}"
-        kept = {key: text for key, (text, _) in self.options.items() if key not in without}
-        if kept.get("order", "").endswith(".json"):
-            kept["order"] = Path(kept["order"]).name
-        return name + "".join(f",{key}={text}" for key, text in kept.items())
+        texts = {key: text for key, (text, _) in self.options.items()}
+        if texts.get("order", "").endswith(".json"):
+            texts["order"] = Path(texts["order"]).name
+        return name + "".join(f",{key}={text}" for key, text in texts.items())
 
     def _of(self, table: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self.options[name][1] for name in table if name in self.options}

@@ -101,8 +101,18 @@ class Augment:
 
     def __call__(self, x: Tensor, source: torch.Generator) -> Tensor:
         """Return an augmented copy of a batch of images, with all randomness from ``source``."""
-        self._check(x)
+        if x.ndim not in (3, 4) or x.numel() == 0:
+            raise ValueError(
+                f"Inputs of shape {tuple(x.shape)} cannot be augmented: only images can, "
+                "(n, height, width) or (n, channels, height, width). Leave the augmentation out, or reshape the inputs."
+            )
         height, width = x.shape[-2:]
+        for name in ("crop", "cutout"):
+            if getattr(self, name) >= min(height, width):
+                raise ValueError(
+                    f"{name}={getattr(self, name)} could leave nothing of images of {height}×{width} pixels: "
+                    f"use at most {min(height, width) - 1}."
+                )
 
         def draw(limit: int) -> Tensor:
             return torch.randint(limit, (len(x),), generator=source, device=source.device).to(x.device)
@@ -117,20 +127,6 @@ class Augment:
         if self.cutout:
             images = _cut_out(images, draw(height), draw(width), self.cutout)
         return images if x.ndim == 4 else images.squeeze(1)
-
-    def _check(self, x: Tensor) -> None:
-        if x.ndim not in (3, 4) or x.numel() == 0:
-            raise ValueError(
-                f"Inputs of shape {tuple(x.shape)} cannot be augmented: only images can, "
-                "(n, height, width) or (n, channels, height, width). Leave the augmentation out, or reshape the inputs."
-            )
-        height, width = x.shape[-2:]
-        for name in ("crop", "cutout"):
-            if getattr(self, name) >= min(height, width):
-                raise ValueError(
-                    f"{name}={getattr(self, name)} could leave nothing of images of {height}×{width} pixels: "
-                    f"use at most {min(height, width) - 1}."
-                )
 
 
 def _crop(images: Tensor, rows: Tensor, columns: Tensor, pixels: int) -> Tensor:
