@@ -205,7 +205,18 @@ def read_table(path: Path, label: str | None = None) -> Dataset:
         raise ImportError('Reading tables needs pyarrow: pip install ".[tables]" in a clone of CLDNet.') from error
     delimiter = "\t" if end.startswith(".tsv") else ","
     table, columns = _read_parquet(path, label) if end == ".parquet" else _read_csv(path, delimiter, label)
-    return _table_dataset(path, path.name[: -len(end)], table, columns)
+    if not len(table):
+        raise ValueError(f"{path} has no rows below the names of its columns.")
+    features = [_values(path, table, column, columns) for column in columns.features]
+    labels = _values(path, table, columns.label, columns)
+    with _explaining(path, "a table"):
+        x, y = as_inputs(np.column_stack(features)), _whole_or_text(labels)
+    name = path.name[: -len(end)]
+    if columns.split is None:
+        return Dataset(name, Part(x, y))
+    tested = _test_rows(path, _values(path, table, columns.split, columns))
+    train = Part(x[torch.from_numpy(~tested)], y[~tested])
+    return Dataset(name, train, Part(x[torch.from_numpy(tested)], y[tested]) if tested.any() else None)
 
 
 @dataclass(frozen=True)
@@ -327,20 +338,6 @@ def _kind(arrow_type: Any) -> str:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(map(repr, names[:_MOST_NAMES])) + more
-
-
-def _table_dataset(path: Path, name: str, table: Any, columns: _Columns) -> Dataset:
-    if not len(table):
-        raise ValueError(f"{path} has no rows below the names of its columns.")
-    features = [_values(path, table, column, columns) for column in columns.features]
-    labels = _values(path, table, columns.label, columns)
-    with _explaining(path, "a table"):
-        x, y = as_inputs(np.column_stack(features)), _whole_or_text(labels)
-    if columns.split is None:
-        return Dataset(name, Part(x, y))
-    tested = _test_rows(path, _values(path, table, columns.split, columns))
-    train = Part(x[torch.from_numpy(~tested)], y[~tested])
-    return Dataset(name, train, Part(x[torch.from_numpy(tested)], y[tested]) if tested.any() else None)
 
 
 def _values(path: Path, table: Any, name: str, columns: _Columns) -> NDArray[Any]:

@@ -65,69 +65,61 @@ _CONVERT = {**_READER_OPTIONS, **_SPLIT_OPTIONS, **_VARIANT_OPTIONS}
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """A parsed stream name: the name or kind, a path, and the text and value of every option."""
+    """A parsed stream name: the name or kind, a path, the text of every option, and the options' values by their use.
+
+    ``reading`` are options of the reader, ``split`` of the split into tasks, and ``variants`` of variants: first those that
+    drop samples, then those that move them.
+    """
 
     name: str
     path: str | None
-    options: Mapping[str, tuple[str, Any]]
+    options: Mapping[str, str]
+    reading: Mapping[str, Any]
+    split: Mapping[str, Any]
+    variants: Mapping[str, Any]
 
     @classmethod
     def parse(cls, text: str, kinds: Collection[str]) -> StreamSpec:
         """Parse a text; ``kinds`` are the names that are followed by a colon and a path."""
-        options: dict[str, tuple[str, Any]] = {}
+        texts: dict[str, str] = {}
+        values: dict[str, Any] = {}
         rest = text
         while match := re.fullmatch(r"(.*?)\s*,\s*(\w+)=([^,]*?)\s*", rest, re.DOTALL):
-            name, value = match[2], match[3]
+            rest, name, value = match.groups()
             if name not in _CONVERT:
                 raise ValueError(
                     f"{text!r} has an option {name!r}, which does not exist. {nearest_names(name, _CONVERT)}"
                 )
-            if name in options:
+            if name in texts:
                 raise ValueError(f"{text!r} has the option {name!r} twice: give it once.")
             try:
-                options[name] = value, _CONVERT[name](value)
+                texts[name], values[name] = value, _CONVERT[name](value)
             except ValueError:
                 raise ValueError(f"{name}={value!r} in {text!r} is not a number, or not as many as expected.") from None
-            rest = match[1]
+        options = dict(reversed(texts.items()))
+        uses = (_READER_OPTIONS, _SPLIT_OPTIONS, _VARIANT_OPTIONS)
+        by_use = [{name: values[name] for name in use if name in values} for use in uses]
         kind, colon, path = rest.partition(":")
         if not colon or kind not in kinds:
-            return cls(rest, None, dict(reversed(options.items())))
+            return cls(rest, None, options, *by_use)
         if not path:
             raise ValueError(f"{text!r} needs a path after the colon, such as {kind}:/home/me/data.")
-        return cls(kind, path, dict(reversed(options.items())))
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """Options of the reader."""
-        return self._of(_READER_OPTIONS)
-
-    @property
-    def split(self) -> dict[str, Any]:
-        """Options of the split into tasks."""
-        return self._of(_SPLIT_OPTIONS)
-
-    @property
-    def variants(self) -> dict[str, Any]:
-        """Options of variants: first those that drop samples, then those that move them."""
-        return self._of(_VARIANT_OPTIONS)
+        return cls(kind, path, options, *by_use)
 
     @property
     def base(self) -> str:
         """`shown` without variants."""
-        kept = {name: option for name, option in self.options.items() if name not in _VARIANT_OPTIONS}
+        kept = {name: text for name, text in self.options.items() if name not in _VARIANT_OPTIONS}
         return replace(self, options=kept).shown
 
     @property
     def shown(self) -> str:
         """The whole text, without the folders of a path, which are private."""
         name = self.name if self.path is None else f"{self.name}:{Path(self.path).expanduser().resolve().name}"
-        texts = {key: text for key, (text, _) in self.options.items()}
+        texts = dict(self.options)
         if texts.get("order", "").endswith(".json"):
             texts["order"] = Path(texts["order"]).name
         return name + "".join(f",{key}={text}" for key, text in texts.items())
-
-    def _of(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: self.options[name][1] for name in table if name in self.options}
 
 
 def online(stream: Stream, batch_size: int, seed: int = 0) -> Stream:

@@ -140,7 +140,7 @@ def is_quick(path: str) -> bool:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 return True
-            if file.read(2) != b"\xff\xd8":
+            if file.read(len(_START)) != _START:
                 return about.st_size <= _SMALL
             frame = read_frame(file)
             if frame is None:
@@ -262,9 +262,7 @@ def read_frame(file: BinaryIO) -> Frame | None:
     With `Frame.one_scan` a decoder reads that scan, row by row, and ignores all others. A second EXIF block or a second
     frame header gives None, because decoders differ in how they treat it.
     """
-    file.seek(0)
-    if file.read(2) != _START:
-        return None
+    file.seek(len(_START))
     frames, exif = [], 0
     for marker, content in islice(_segments(file), MAX_SEGMENTS):
         if marker in _SOF:
