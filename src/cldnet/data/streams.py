@@ -141,11 +141,11 @@ def until(stream: Stream, count: int, seed: int = 0) -> Stream:
 def blurry(stream: Stream, share: float = 0.1, seed: int = 0) -> Stream:
     """Move a share of every class to the other tasks, in equal parts (Bang et al. 2021, "blurry")."""
 
-    def scatter(rows: NDArray[np.int64], task: int, draw: torch.Generator) -> list[tuple[int, NDArray[np.int64]]]:
-        others = [other for other in range(len(stream)) if other != task]
+    def scatter(task: int, count: int, draw: torch.Generator) -> NDArray[np.int64]:
+        others = np.delete(np.arange(len(stream)), task)
         # Dealt out like cards from a random start, so that classes are spread evenly.
         begin = int(torch.randint(len(others), (), generator=draw))
-        return [(others[(begin + i) % len(others)], rows[i :: len(others)]) for i in range(len(others))]
+        return others[(begin + np.arange(count)) % len(others)]
 
     return _moved(stream, share, seed, scatter)
 
@@ -153,9 +153,9 @@ def blurry(stream: Stream, share: float = 0.1, seed: int = 0) -> Stream:
 def returning(stream: Stream, share: float = 0.3, seed: int = 0) -> Stream:
     """Move a share of every class to one later task, drawn at random; the last task's classes stay complete."""
 
-    def later(rows: NDArray[np.int64], task: int, draw: torch.Generator) -> list[tuple[int, NDArray[np.int64]]]:
+    def later(task: int, count: int, draw: torch.Generator) -> int:
         left = len(stream) - 1 - task
-        return [(task + 1 + int(torch.randint(left, (), generator=draw)), rows)] if left else [(task, rows)]
+        return task + 1 + int(torch.randint(left, (), generator=draw)) if left else task
 
     return _moved(stream, share, seed, later)
 
@@ -200,11 +200,11 @@ def _with_fewer(stream: Stream, classes: Sequence[Any], counts: Sequence[int], d
     return replace(stream, plans=plans)
 
 
-_Move = Callable[[NDArray[np.int64], int, torch.Generator], Sequence[tuple[int, NDArray[np.int64]]]]
+_Move = Callable[[int, int, torch.Generator], NDArray[np.int64] | int]
 
 
 def _moved(stream: Stream, share: float, seed: int, move: _Move) -> Stream:
-    """Move a share of every class from its task to the tasks that ``move`` returns."""
+    """Move a share of every class from its task to the tasks that ``move`` returns for that many samples."""
     if not 0 < share < 1:
         raise ValueError(f"A share of {share} of every class cannot move; expected a number between 0 and 1.")
     if len(stream) == 1:
@@ -213,23 +213,20 @@ def _moved(stream: Stream, share: float, seed: int, move: _Move) -> Stream:
         raise ValueError(f"The tasks of {stream.name} share their classes: samples cannot move between them.")
     draw = generator(seed)
     labels = stream.train_part.y
-    shares: list[list[Any]] = [[] for _ in stream.plans]
+    before = np.full(len(labels), -1)  # the task of every sample
     for task, plan in enumerate(stream.plans):
-        rows = plan.train.numpy()
-        taken: list[NDArray[np.int64]] = []
+        before[plan.train.numpy()] = task
+    after = before.copy()
+    for task, plan in enumerate(stream.plans):
         for label in plan.classes:
-            of_class = rows[labels[rows] == label]
-            some = _drawn(of_class, min(round(share * len(of_class)), len(of_class) - 1), draw)
-            for other, moved in move(some, task, draw):
-                shares[other].append(moved)
-            taken.append(some)
-        shares[task].append(np.setdiff1d(rows, np.concatenate(taken)))
-    plans = tuple(
-        replace(plan, train=torch.from_numpy(np.unique(np.concatenate(rows))))
-        for plan, rows in zip(stream.plans, shares, strict=True)
-    )
-    if all(torch.equal(new.train, old.train) for new, old in zip(plans, stream.plans, strict=True)):
+            rows = np.flatnonzero((before == task) & (labels == label))
+            some = _drawn(rows, min(round(share * len(rows)), len(rows) - 1), draw)
+            after[some] = move(task, len(some), draw)
+    if np.array_equal(after, before):
         raise ValueError(f"No sample of {stream.name} would move: use a larger share, or more tasks.")
+    plans = tuple(
+        replace(plan, train=torch.from_numpy(np.flatnonzero(after == task))) for task, plan in enumerate(stream.plans)
+    )
     return replace(stream, plans=plans)
 
 
