@@ -77,10 +77,9 @@ class KnownSet:
         for file in self.downloads:
             lines.append(f"     {' or '.join((file.url, *file.mirrors))}")
             lines.append(f"       {file.size:,} bytes, {file.checksum.replace(':', ' ')}")
+        again = f"cldnet data get {self.name} --data {dest}"
         lines.append(f"  2. Put what you downloaded into {dest}; do not unpack it.")
-        lines.append(
-            f"  3. Run this command again, which unpacks and checks it: cldnet data get {self.name} --data {dest}"
-        )
+        lines.append(f"  3. Run this command again, which unpacks and checks it: {again}")
         return "\n".join([*lines, self.hint] if self.hint else lines)
 
 
