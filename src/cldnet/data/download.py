@@ -23,8 +23,6 @@ from filelock import FileLock, Timeout
 from cldnet.data.catalog import Download, KnownSet, examine, find_in, known_set
 from cldnet.version import __version__
 
-__all__ = ["MAX_BYTES", "MAX_MEMBERS", "download", "file_checksum", "get_set", "unpack"]
-
 #: Limits for the content of an archive: three times the largest known set.
 MAX_BYTES = 8 << 30
 MAX_MEMBERS = 500_000

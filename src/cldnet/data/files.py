@@ -23,8 +23,6 @@ from cldnet.data.labels import as_labels
 from cldnet.device import memory_limit
 from cldnet.text import nearest_names
 
-__all__ = ["read_arrays", "read_table"]
-
 _TRAIN_PAIRS = (("x", "y"), ("x_train", "y_train"))
 _TEST_PAIR = ("x_test", "y_test")
 _KNOWN = {name for pair in (*_TRAIN_PAIRS, _TEST_PAIR) for name in pair}

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from cldnet.data.dataset import Dataset, Part, check_file, make_room, open_array
 
-__all__ = ["read_cifar10", "read_cifar100", "read_idx", "read_mnist"]
-
 _MOST_DIMENSIONS = 4
 _GZIP = b"\x1f\x8b"
 #: Deflate cannot expand a byte to more than this, so a larger claim is refused before memory is allocated.

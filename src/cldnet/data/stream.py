@@ -18,8 +18,6 @@ from cldnet.data.arrays import TaskData, as_inputs, as_targets, layout
 from cldnet.data.dataset import Dataset, Part, gather
 from cldnet.device import generator
 
-__all__ = ["Plan", "Stream", "Task", "divide_classes", "order_classes", "set_aside"]
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:

@@ -11,8 +11,6 @@ from torch.nn import functional as F
 
 from cldnet.text import nearest_names
 
-__all__ = ["CONSTANTS", "FIRST_TASK", "Augment", "constants"]
-
 #: Mean and std of the first task's training data; nothing of later tasks or of the test part.
 FIRST_TASK = "first-task"
 

@@ -22,8 +22,6 @@ from cldnet.data.dataset import Dataset, Part, check_file, map_file, open_array
 from cldnet.data.images.decode import BadImage, cut_from, decode_all, pillow, read_photos, usable_cpus
 from cldnet.data.images.folders import Photo, Tree, list_photos
 
-__all__ = ["Cache", "read_images"]
-
 #: Version of the files' layout and of the image processing.
 FORMAT = 1
 #: Bad files that a message names; it counts the others.

@@ -36,8 +36,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["BadImage", "Photos", "cut_from", "decode", "decode_all", "pillow", "read_photos", "usable_cpus"]
-
 #: Formats that are read, recognised by a file's content and not by its name.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 #: Pixels that may be held at once; an image with more is refused before it is decoded.

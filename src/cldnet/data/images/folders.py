@@ -18,8 +18,6 @@ import torch
 from cldnet.data.dataset import check_file
 from cldnet.device import generator
 
-__all__ = ["SUFFIXES", "Photo", "Tree", "find_photos", "list_photos", "split_imagenet_r"]
-
 #: Endings of image names, in lower case. The content is checked when a file is opened.
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 #: What a folder should look like, for messages.
