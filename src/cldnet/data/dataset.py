@@ -62,12 +62,9 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
 
 def open_array(path: Path, offset: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Tensor:
     """Open an array in a file: read it if it fits into memory, else map it copy-on-write."""
-    size = dtype.itemsize * math.prod(shape)
-    if size <= memory_limit():
-        with path.open("rb") as file:
-            file.seek(offset)
-            values = np.fromfile(file, dtype, size // dtype.itemsize).reshape(shape)
-        return torch.from_numpy(values)
+    count = math.prod(shape)
+    if dtype.itemsize * count <= memory_limit():
+        return torch.from_numpy(np.fromfile(path, dtype, count, offset=offset).reshape(shape))
     return torch.from_numpy(np.memmap(path, dtype=dtype, mode="c", offset=offset, shape=shape))
 
 

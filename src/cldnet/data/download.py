@@ -34,10 +34,6 @@ _CHUNK = 1 << 16
 _TEMPORARY = (408, 425, 429)
 
 
-class _WrongFileError(Exception):
-    """The server has another file under this address."""
-
-
 def file_checksum(path: Path, algorithm: str) -> str:
     """Checksum of a file, as ``"md5:…"`` or ``"sha256:…"``."""
     with path.open("rb") as file:  # MD5 guards against accidents here; most sets publish nothing else
@@ -79,7 +75,7 @@ def download(
                 reason, again = f"cannot be reached ({error.reason})", False
             except TimeoutError:
                 reason, again = f"sent nothing for {timeout:g} seconds", True
-            except (EOFError, _WrongFileError) as error:
+            except (EOFError, ValueError) as error:  # it broke off, or this is another file
                 reason, again = str(error), isinstance(error, EOFError)
             except (http.client.HTTPException, ConnectionError) as error:
                 reason, again = f"broke off ({str(error) or type(error).__name__})", True
@@ -108,7 +104,7 @@ def _receive(
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as response:
             done = begin if response.status == 206 else 0
             if response.length is not None and done + response.length != size:  # for example a page that asks to log in
-                raise _WrongFileError(f"offers a file of {done + response.length:,} bytes instead of {size:,}")
+                raise ValueError(f"offers a file of {done + response.length:,} bytes instead of {size:,}")
             with part.open("ab") as file:
                 file.truncate(done)
                 on_progress(done, size)
@@ -122,7 +118,7 @@ def _receive(
         part.unlink()
         if begin:  # perhaps parts of two files were glued together
             raise EOFError("sent the rest of another file")
-        raise _WrongFileError(f"sent a file with checksum {found} instead of {checksum}")
+        raise ValueError(f"sent a file with checksum {found} instead of {checksum}")
 
 
 def unpack(archive: Path, into: Path, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> None:

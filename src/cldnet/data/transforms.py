@@ -57,9 +57,6 @@ def constants(
     return mean * (channels // len(mean)), std * (channels // len(std))
 
 
-_NOTHING = "none"
-
-
 @dataclass(frozen=True)
 class Augment:
     """Augment a batch of images: crop, then flip, then cutout, at random for each image.
@@ -79,7 +76,7 @@ class Augment:
         """Parse what `str` writes, as in ``"crop=4,flip,cutout=8"``."""
         known = [field.name for field in fields(cls)]
         chosen: dict[str, int | bool] = {}
-        for part in [] if text.strip() == _NOTHING else text.split(","):
+        for part in [] if text.strip() == "none" else text.split(","):
             name, equals, pixels = (piece.strip() for piece in part.partition("="))
             if name not in known:
                 raise ValueError(f"There is no augmentation {name!r}. {nearest_names(name, known)}")
@@ -95,7 +92,7 @@ class Augment:
 
     def __str__(self) -> str:
         chosen = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ",".join(n if v is True else f"{n}={v}" for n, v in chosen.items() if v) or _NOTHING
+        return ",".join(n if v is True else f"{n}={v}" for n, v in chosen.items() if v) or "none"
 
     def __call__(self, x: Tensor, source: torch.Generator) -> Tensor:
         """Return an augmented copy of a batch of images, with all randomness from ``source``."""
