@@ -90,11 +90,10 @@ def known_set(name: str) -> KnownSet:
     return KNOWN_SETS[name]
 
 
-_ENTRIES = tomllib.loads(Path(__file__).with_name("known_sets.toml").read_text("utf-8"))
 #: The known sets by name.
 KNOWN_SETS: Mapping[str, KnownSet] = {
     name: KnownSet(name, **entry | {"downloads": [Download(**file) for file in entry["downloads"]]})
-    for name, entry in _ENTRIES.items()
+    for name, entry in tomllib.loads(Path(__file__).with_name("known_sets.toml").read_text("utf-8")).items()
 }
 
 

@@ -40,8 +40,7 @@ class LabelTable:
     def __deepcopy__(self, memo: Any) -> LabelTable:
         """Copy the table but not its labels, which cannot change."""
         twin = copy.copy(self)
-        twin._row_of, twin._retired, twin._count_of = dict(self._row_of), set(self._retired), dict(self._count_of)
-        twin._dates = dict(self._dates)
+        twin.__dict__.update({name: copy.copy(value) for name, value in vars(self).items()})
         return twin
 
     def __setstate__(self, state: dict[str, Any]) -> None:

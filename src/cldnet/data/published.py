@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from cldnet.data.dataset import Dataset, Part, check_file, make_room, open_array
 
-_MOST_DIMENSIONS = 4
 _GZIP = b"\x1f\x8b"
 #: Deflate cannot expand a byte to more than this, so a larger claim is refused before memory is allocated.
 _MOST_FROM_A_BYTE = 1032
@@ -43,8 +42,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     if length != expected:
         problem = "cut short" if length < expected else "too long"
         raise _broken(path, f"is {problem}: its header says {shape}, {expected:,} bytes, and it has {length:,}")
-    pixels: NDArray[np.uint8] = open_array(path, header, np.dtype(np.uint8), shape).numpy()
-    return pixels
+    return open_array(path, header, np.dtype(np.uint8), shape).numpy()
 
 
 def read_mnist(folder: Path, name: str) -> Dataset:
@@ -88,7 +86,7 @@ def _idx_part(folder: Path, half: str) -> Part:
 
 def _idx_shape(path: Path, file: IO[bytes] | gzip.GzipFile) -> tuple[int, ...]:
     magic = file.read(4)
-    if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= _MOST_DIMENSIONS:
+    if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 4:
         raise _broken(path, f"begins with {magic.hex(' ') or 'nothing'}; an idx file of bytes begins with 00 00 08")
     sizes = file.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:

@@ -231,8 +231,7 @@ def _moved(stream: Stream, share: float, seed: int, move: _Move) -> Stream:
 
 
 def _drawn(rows: NDArray[np.int64], count: int, draw: torch.Generator) -> NDArray[np.int64]:
-    chosen: NDArray[np.int64] = rows[torch.randperm(len(rows), generator=draw)[: max(count, 0)].numpy()]
-    return chosen
+    return rows.take(torch.randperm(len(rows), generator=draw)[: max(count, 0)].numpy())
 
 
 _BLOCK = 4096
