@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.streams import split_digits
 
 import cldnet
 from cldnet.bench.formatting import human_bytes, percent
@@ -21,7 +22,6 @@ from cldnet.bench.preset import preset
 from cldnet.bench.results import read_folder
 from cldnet.bench.run import run
 from cldnet.bench.summary import summarise
-from cldnet.data.streams import split_digits
 
 ROOT = Path(__file__).parents[1]
 #: design.md, "Dependencies", less safetensors: the store reads and writes that format itself, and tests hold it against theirs.

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.streams import split_digits
 from typer.testing import CliRunner
 
 from cldnet.bench.cell import Cell, cell_of_result, file_names, hashes_of, result_text, run_cell
@@ -28,7 +29,6 @@ from cldnet.bench.table_formats import as_csv, as_markdown
 from cldnet.bench.tune import Search, plan_methods, tune
 from cldnet.cli import app
 from cldnet.cli.show import result_tables
-from cldnet.data.streams import split_digits
 from cldnet.methods import read_method
 
 MakeRun = Callable[..., dict[str, Any]]

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from tests.streams import split_digits
 from torch import nn
 
 from cldnet.bench.preset import preset
@@ -24,7 +25,7 @@ from cldnet.bench.run import (
 )
 from cldnet.data.dataset import Dataset, Part
 from cldnet.data.stream import Stream
-from cldnet.data.streams import blurry, domains, online, permutations, split_digits
+from cldnet.data.streams import blurry, domains, online, permutations
 from cldnet.methods import build_learner
 from cldnet.methods.config import config_from_json
 from cldnet.methods.exact import Exact

@@ -15,13 +15,14 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from tests.streams import split_digits
 
 from cldnet.bench.cell import Cell, file_names, run_cell
 from cldnet.bench.preset import load_presets, preset
 from cldnet.bench.run import RunSpec
 from cldnet.bench.tune import MethodSearch, Search, Trial, next_setting, plan_methods, read_trials, tune
 from cldnet.bench.workers import Event, Outcome
-from cldnet.data.streams import split_digits, stream_by_name
+from cldnet.data.streams import stream_by_name
 from cldnet.methods.config import Choice, LogUniform, Range, Whole
 from cldnet.methods.finetune import Finetune
 from cldnet.storage import write_atomically

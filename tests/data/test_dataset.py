@@ -34,12 +34,6 @@ def test_how_values_lie_in_memory_does_not_matter() -> None:
     assert Part(strided, wide).digest == Part(X, Y).digest
 
 
-def test_large_values_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Part(X, Y).digest
-    monkeypatch.setattr("cldnet.data.dataset._CHUNK", 5)
-    assert Part(X, Y).digest == whole
-
-
 def test_inputs_and_labels_must_be_as_many() -> None:
     with pytest.raises(ValueError, match="4 samples and 3 labels"):
         Part(X, Y[:3])

@@ -22,7 +22,6 @@ def test_rows_are_the_same_in_memory_and_in_a_file(monkeypatch: pytest.MonkeyPat
     index = torch.randperm(1000)[:700]
     resident = gather(x, index)
     no_memory(monkeypatch)
-    monkeypatch.setattr("cldnet.data.dataset._BLOCK", 4096)  # several blocks
     mapped = gather(x, index)
     assert torch.equal(mapped, resident)
     assert torch.equal(resident, x[index])

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.streams import split_digits
 
 from cldnet import Stream
-from cldnet.data.streams import check_outside, hash_outside, read_outside, shown_outside, split_digits, stream_by_name
+from cldnet.data.streams import check_outside, hash_outside, read_outside, shown_outside, stream_by_name
 
 
 def save(folder: Path, shape: tuple[int, ...] = (8, 8), kind: type[np.generic] = np.uint8, count: int = 12) -> str:

@@ -67,6 +67,6 @@ def test_orders_of_seeds_differ_and_come_again() -> None:
 @given(st.lists(st.integers(2, 9), min_size=1, max_size=5), st.floats(0.05, 0.5), st.integers(0, 5))
 def test_a_share_of_every_class_is_set_aside(counts: list[int], share: float, seed: int) -> None:
     labels = np.repeat(np.arange(len(counts)), counts)
-    chosen = set_aside(labels, np.arange(len(counts)), share, seed)
+    chosen = set_aside(labels, range(len(counts)), share, seed)
     for label, count in enumerate(counts):
         assert chosen[labels == label].sum() == max(1, round(share * count)) < count

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.streams import split_digits
 
-from cldnet.data.streams import STREAMS, Permutation, split_digits, stream_by_name
+from cldnet.data.streams import STREAMS, Permutation, stream_by_name
 
 SHAPES = {
     "split-digits": (5, 10, (8, 8)),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.streams import split_digits
 
 from cldnet import Stream
 from cldnet.data.dataset import Dataset, Part
@@ -20,7 +21,6 @@ from cldnet.data.streams import (
     online,
     permutations,
     returning,
-    split_digits,
     stream_by_name,
     thinned,
 )

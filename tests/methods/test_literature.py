@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.streams import split_digits
 
 from cldnet.bench.results import read_folder
 from cldnet.bench.run import RunSpec, run
 from cldnet.bench.spec import read_spec
 from cldnet.data.stream import Stream
-from cldnet.data.streams import split_digits, stream_by_name
+from cldnet.data.streams import stream_by_name
 
 ROOT = Path(__file__).parents[2]
 METHODS = {

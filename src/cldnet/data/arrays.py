@@ -45,21 +45,6 @@ def as_inputs(X: Any, copy: bool = True) -> Tensor:
     uint8 stays uint8 and means 0 to 255; other numbers become float32 if that loses nothing, else float64. Without ``copy``
     the tensor may share the memory of X, which may take gigabytes: read it only, and only during the call.
     """
-    array = _checked(X)
-    dtype: type[np.generic] = np.float64
-    if array.dtype in (np.float16, np.float32, np.bool_, np.int8, np.int16, np.uint16):
-        dtype = np.float32
-    elif array.dtype == np.uint8:
-        dtype = np.uint8
-    # Contiguous, because rounding depends on the layout; writable, because torch has no read-only tensors.
-    array = np.require(array.astype(dtype, order="C" if copy else "K", copy=copy), requirements=["C", "A", "W", "E"])
-    if dtype is np.float64 and max(array.max(), -array.min()) > np.finfo(np.float32).max:
-        raise ValueError("Input X contains infinity or a value too large for float32. Rescale X.")
-    return torch.from_numpy(array)
-
-
-def _checked(X: Any) -> NDArray[Any]:
-    """Raise if something is wrong with inputs, or return them as an array of their own number type."""
     # scikit-learn's checks and messages are what users of arrays know; imported late because it is heavy.
     from sklearn.utils import check_array  # noqa: PLC0415
 
@@ -79,10 +64,18 @@ def _checked(X: Any) -> NDArray[Any]:
         raise ValueError(f"X has dtype {array.dtype}, which is not a number type. Convert it, for example to float32.")
     if 0 in array.shape:
         raise ValueError(f"X has shape {array.shape}: a side of 0 holds no numbers.")
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        with np.errstate(over="ignore"):  # a long double may overflow, which is found next
-            return array.astype(np.float64)
-    return array
+    dtype: type[np.generic] = np.float64
+    if array.dtype in (np.float16, np.float32, np.bool_, np.int8, np.int16, np.uint16):
+        dtype = np.float32
+    elif array.dtype == np.uint8:
+        dtype = np.uint8
+    with np.errstate(over="ignore"):  # a long double may overflow, which is found next
+        array = array.astype(dtype, order="C" if copy else "K", copy=copy)
+    # Contiguous, because rounding depends on the layout; writable, because torch has no read-only tensors.
+    array = np.require(array, requirements=["C", "A", "W", "E"])
+    if dtype is np.float64 and max(array.max(), -array.min()) > np.finfo(np.float32).max:
+        raise ValueError("Input X contains infinity or a value too large for float32. Rescale X.")
+    return torch.from_numpy(array)
 
 
 def _explained(fault: str, X: Any) -> str:

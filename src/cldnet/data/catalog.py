@@ -59,23 +59,16 @@ class KnownSet:
     photos: bool = False
     hint: str = ""
 
-    @property
-    def packed(self) -> bool:
-        """Whether the download is an archive."""
-        return self.downloads[0].filename.endswith((".tar", ".tgz", ".tar.gz", ".zip"))
-
     def read(self, folder: Path, **options: Any) -> Dataset:
         """Read the set from its folder. Readers are imported here, so that listing names stays fast."""
         if self.photos:
             from cldnet.data.images.cache import read_images  # noqa: PLC0415
 
             return read_images(folder, name=self.name, **options)
+        from cldnet.data.published import read_cifar10, read_cifar100, read_mnist  # noqa: PLC0415
+
         if self.name.startswith("cifar"):
-            from cldnet.data.published import read_cifar10, read_cifar100  # noqa: PLC0415
-
             return read_cifar10(folder) if self.classes == 10 else read_cifar100(folder, **options)
-        from cldnet.data.published import read_mnist  # noqa: PLC0415
-
         return read_mnist(folder, self.name)
 
     def by_hand(self, dest: Path) -> str:
@@ -84,10 +77,9 @@ class KnownSet:
         for file in self.downloads:
             lines.append(f"     {' or '.join((file.url, *file.mirrors))}")
             lines.append(f"       {file.size:,} bytes, {file.checksum.replace(':', ' ')}")
+        again = f"cldnet data get {self.name} --data {dest}"
         lines.append(f"  2. Put what you downloaded into {dest}; do not unpack it.")
-        lines.append(
-            f"  3. Run this command again, which unpacks and checks it: cldnet data get {self.name} --data {dest}"
-        )
+        lines.append(f"  3. Run this command again, which unpacks and checks it: {again}")
         return "\n".join([*lines, self.hint] if self.hint else lines)
 
 
@@ -98,18 +90,11 @@ def known_set(name: str) -> KnownSet:
     return KNOWN_SETS[name]
 
 
-def _known_sets() -> dict[str, KnownSet]:
-    """Read the sets of known_sets.toml."""
-    content = Path(__file__).with_name("known_sets.toml").read_text("utf-8")
-    known = {name: KnownSet(name, **entry) for name, entry in tomllib.loads(content).items()}
-    return {
-        name: replace(entry, downloads=[Download(**file) for file in entry.downloads])  # type: ignore[arg-type]
-        for name, entry in known.items()
-    }
-
-
 #: The known sets by name.
-KNOWN_SETS: Mapping[str, KnownSet] = _known_sets()
+KNOWN_SETS: Mapping[str, KnownSet] = {
+    name: KnownSet(name, **entry | {"downloads": [Download(**file) for file in entry["downloads"]]})
+    for name, entry in tomllib.loads(Path(__file__).with_name("known_sets.toml").read_text("utf-8")).items()
+}
 
 
 def cache_folder() -> Path:
@@ -212,12 +197,9 @@ def _count(known: KnownSet, folder: Path, state: str, train: Iterable[Any], test
 
 
 def _means(part: Part) -> tuple[float, ...]:
-    import torch  # noqa: PLC0415  (heavy, and a search does not need it)
-
-    x = part.x if part.x.ndim == 4 else part.x.flatten(1)[:, None]
-    # In blocks, because torch widens numbers before it adds them up.
-    sums = torch.stack([block.flatten(2).sum(dim=(0, 2), dtype=torch.int64) for block in x.split(1024)]).sum(0)
-    return tuple(total / (255 * x[:, 0].numel()) for total in sums.tolist())
+    channels = part.x.shape[1] if part.x.ndim == 4 else 1
+    pixels = part.x.numpy().reshape(len(part), channels, -1)  # torch would widen all numbers before it adds them up
+    return tuple(total / (255 * pixels[:, 0].size) for total in pixels.sum(axis=(0, 2), dtype="int64").tolist())
 
 
 def _count_photos(known: KnownSet, folder: Path) -> SetStatus:

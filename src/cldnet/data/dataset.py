@@ -7,6 +7,7 @@ import math
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,9 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cldnet.device import memory_limit
-
-_BLOCK = 1 << 26
-_CHUNK = 1 << 24
 
 
 def check_file(path: Path, advice: str = "Check the path.") -> None:
@@ -57,22 +55,16 @@ def map_file(file: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> N
 
 
 def gather(x: Tensor, index: Tensor) -> Tensor:
-    """Copy samples of a tensor, in blocks: source and copy may both be mapped from a file."""
+    """Copy samples of a tensor; source and copy may both be mapped from a file."""
     copied = torch.from_numpy(make_room((len(index), *x.shape[1:]), x[:0].numpy().dtype))
-    step = max(1, _BLOCK // max(1, x[:1].nbytes))
-    for first in range(0, len(index), step):
-        copied[first : first + step] = x.index_select(0, index[first : first + step])
-    return copied
+    return torch.index_select(x, 0, index, out=copied)
 
 
 def open_array(path: Path, offset: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Tensor:
     """Open an array in a file: read it if it fits into memory, else map it copy-on-write."""
-    size = dtype.itemsize * math.prod(shape)
-    if size <= memory_limit():
-        with path.open("rb") as file:
-            file.seek(offset)
-            values = np.fromfile(file, dtype, size // dtype.itemsize).reshape(shape)
-        return torch.from_numpy(values)
+    count = math.prod(shape)
+    if dtype.itemsize * count <= memory_limit():
+        return torch.from_numpy(np.fromfile(path, dtype, count, offset=offset).reshape(shape))
     return torch.from_numpy(np.memmap(path, dtype=dtype, mode="c", offset=offset, shape=shape))
 
 
@@ -97,16 +89,13 @@ class Part:
     def __len__(self) -> int:
         return len(self.y)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of shape, type, values and labels, independent of the file format."""
         if self.known_digest is not None:
             return self.known_digest
         found = hashlib.sha256(repr((tuple(self.x.shape), str(self.x.dtype), self.y.tolist())).encode())
-        values = self.x.contiguous().numpy().reshape(-1).view(np.uint8)
-        for first in range(0, len(values), _CHUNK):
-            found.update(values[first : first + _CHUNK].data)
-        object.__setattr__(self, "known_digest", found.hexdigest())
+        found.update(self.x.contiguous().numpy().reshape(-1).view(np.uint8).data)
         return found.hexdigest()
 
 

@@ -23,8 +23,6 @@ from filelock import FileLock, Timeout
 from cldnet.data.catalog import Download, KnownSet, examine, find_in, known_set
 from cldnet.version import __version__
 
-__all__ = ["MAX_BYTES", "MAX_MEMBERS", "download", "file_checksum", "get_set", "unpack"]
-
 #: Limits for the content of an archive: three times the largest known set.
 MAX_BYTES = 8 << 30
 MAX_MEMBERS = 500_000
@@ -34,10 +32,6 @@ _CHECKSUM = re.compile("md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}")
 _CHUNK = 1 << 16
 #: Status codes below 500 that may be gone at the next attempt.
 _TEMPORARY = (408, 425, 429)
-
-
-class _WrongFileError(Exception):
-    """The server has another file under this address."""
 
 
 def file_checksum(path: Path, algorithm: str) -> str:
@@ -74,10 +68,17 @@ def download(
                 _receive(url, part, checksum, size, timeout, on_progress)
                 part.replace(target)
                 return
-            except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, EOFError) as error:
-                reason, again = _explained(error, timeout)
-            except _WrongFileError as error:
-                reason, again = str(error), False
+            except urllib.error.HTTPError as error:
+                error.close()
+                reason, again = f"answered {error.code} {error.reason}", error.code in _TEMPORARY or error.code >= 500
+            except urllib.error.URLError as error:
+                reason, again = f"cannot be reached ({error.reason})", False
+            except TimeoutError:
+                reason, again = f"sent nothing for {timeout:g} seconds", True
+            except (EOFError, ValueError) as error:  # it broke off, or this is another file
+                reason, again = str(error), isinstance(error, EOFError)
+            except (http.client.HTTPException, ConnectionError) as error:
+                reason, again = f"broke off ({str(error) or type(error).__name__})", True
             except OSError as error:
                 raise OSError(
                     f"{part} cannot be completed: {error.strerror or error}. Fix that and try again: the part already "
@@ -103,7 +104,7 @@ def _receive(
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=timeout) as response:
             done = begin if response.status == 206 else 0
             if response.length is not None and done + response.length != size:  # for example a page that asks to log in
-                raise _WrongFileError(f"offers a file of {done + response.length:,} bytes instead of {size:,}")
+                raise ValueError(f"offers a file of {done + response.length:,} bytes instead of {size:,}")
             with part.open("ab") as file:
                 file.truncate(done)
                 on_progress(done, size)
@@ -117,19 +118,7 @@ def _receive(
         part.unlink()
         if begin:  # perhaps parts of two files were glued together
             raise EOFError("sent the rest of another file")
-        raise _WrongFileError(f"sent a file with checksum {found} instead of {checksum}")
-
-
-def _explained(error: Exception, timeout: float) -> tuple[str, bool]:
-    """Say what a server did wrong, and whether it may do better next time."""
-    if isinstance(error, urllib.error.HTTPError):
-        error.close()
-        return f"answered {error.code} {error.reason}", error.code in _TEMPORARY or error.code >= 500
-    if isinstance(error, urllib.error.URLError):
-        return f"cannot be reached ({error.reason})", False
-    if isinstance(error, TimeoutError):
-        return f"sent nothing for {timeout:g} seconds", True
-    return str(error) if isinstance(error, EOFError) else f"broke off ({str(error) or type(error).__name__})", True
+        raise ValueError(f"sent a file with checksum {found} instead of {checksum}")
 
 
 def unpack(archive: Path, into: Path, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> None:
@@ -230,7 +219,7 @@ def _fetch(known: KnownSet, working: Path, local: Sequence[Path], options: Mappi
                 download((file.url, *file.mirrors), path, checksum=file.checksum, size=file.size, **options)
             except ConnectionError as error:
                 raise ConnectionError(f"{error}\n{known.by_hand(local[0])}") from error
-        if known.packed:
+        if file.filename.endswith((".tar", ".tgz", ".tar.gz", ".zip")):
             shutil.rmtree(unpacked, ignore_errors=True)  # of a call that was killed
             unpack(path, unpacked)
         else:

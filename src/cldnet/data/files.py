@@ -23,8 +23,6 @@ from cldnet.data.labels import as_labels
 from cldnet.device import memory_limit
 from cldnet.text import nearest_names
 
-__all__ = ["read_arrays", "read_table"]
-
 _TRAIN_PAIRS = (("x", "y"), ("x_train", "y_train"))
 _TEST_PAIR = ("x_test", "y_test")
 _KNOWN = {name for pair in (*_TRAIN_PAIRS, _TEST_PAIR) for name in pair}
@@ -79,22 +77,19 @@ def _whole_or_text(labels: Any) -> NDArray[Any]:
 
 
 def _arrays_dataset(name: str, source: Path, found: Mapping[str, Any], load: Callable[[Any], NDArray[Any]]) -> Dataset:
-    train_pair, test_pair = _choose(source, found)
-    train = _part(source, found, train_pair, load)
-    if test_pair is None:
-        return Dataset(name, train)
-    test = _part(source, found, test_pair, load)
-    kinds = [(tuple(part.x.shape[1:]), str(part.x.dtype)) for part in (train, test)]
-    if kinds[0] != kinds[1]:
+    pairs = _choose(source, found)
+    parts = [_part(source, found, pair, load) for pair in pairs]
+    kinds = [(tuple(part.x.shape[1:]), str(part.x.dtype)) for part in parts]
+    if kinds[0] != kinds[-1]:
         raise ValueError(
-            f"In {source} {train_pair[0]} has samples of {kinds[0]} and {test_pair[0]} of {kinds[1]}: "
+            f"In {source} {pairs[0][0]} has samples of {kinds[0]} and {pairs[1][0]} of {kinds[1]}: "
             "they should have the same shape and type."
         )
-    return Dataset(name, train, test)
+    return Dataset(name, *parts)
 
 
-def _choose(source: Path, found: Mapping[str, Any]) -> tuple[tuple[str, str], tuple[str, str] | None]:
-    """Find the arrays of samples and labels, ignoring case."""
+def _choose(source: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Find the arrays of samples and labels of either part, ignoring case."""
     spelled: dict[str, str] = {}
     for key in found:
         if key.lower() in _KNOWN & spelled.keys():
@@ -103,16 +98,16 @@ def _choose(source: Path, found: Mapping[str, Any]) -> tuple[tuple[str, str], tu
     begun = [pair for pair in _TRAIN_PAIRS if spelled.keys() & set(pair)]
     if len(begun) == 2:
         raise ValueError(f"{source} has arrays named x or y and others named x_train or y_train: keep one pair.")
-    wanted = begun[0] if begun else _TRAIN_PAIRS[0]
-    tested = bool(spelled.keys() & set(_TEST_PAIR))
-    missing = [key for key in (*wanted, *(_TEST_PAIR if tested else ())) if key not in spelled]
+    wanted = begun or [_TRAIN_PAIRS[0]]
+    if spelled.keys() & set(_TEST_PAIR):
+        wanted.append(_TEST_PAIR)
+    missing = [key for pair in wanted for key in pair if key not in spelled]
     if missing:
         raise ValueError(
             f"{source} lacks {' and '.join(missing)}; it has {', '.join(found) or 'no arrays'}. "
             "Expected X and y, or x_train and y_train, and for a test part X_test and y_test."
         )
-    train = (spelled[wanted[0]], spelled[wanted[1]])
-    return train, (spelled[_TEST_PAIR[0]], spelled[_TEST_PAIR[1]]) if tested else None
+    return [(spelled[x], spelled[y]) for x, y in wanted]
 
 
 def _part(source: Path, found: Mapping[str, Any], pair: tuple[str, str], load: Callable[[Any], NDArray[Any]]) -> Part:
@@ -208,7 +203,18 @@ def read_table(path: Path, label: str | None = None) -> Dataset:
         raise ImportError('Reading tables needs pyarrow: pip install ".[tables]" in a clone of CLDNet.') from error
     delimiter = "\t" if end.startswith(".tsv") else ","
     table, columns = _read_parquet(path, label) if end == ".parquet" else _read_csv(path, delimiter, label)
-    return _table_dataset(path, path.name[: -len(end)], table, columns)
+    if not len(table):
+        raise ValueError(f"{path} has no rows below the names of its columns.")
+    features = [_values(path, table, column, columns) for column in columns.features]
+    labels = _values(path, table, columns.label, columns)
+    with _explaining(path, "a table"):
+        x, y = as_inputs(np.column_stack(features)), _whole_or_text(labels)
+    name = path.name[: -len(end)]
+    if columns.split is None:
+        return Dataset(name, Part(x, y))
+    tested = _test_rows(path, _values(path, table, columns.split, columns))
+    train = Part(x[torch.from_numpy(~tested)], y[~tested])
+    return Dataset(name, train, Part(x[torch.from_numpy(tested)], y[tested]) if tested.any() else None)
 
 
 @dataclass(frozen=True)
@@ -330,23 +336,6 @@ def _kind(arrow_type: Any) -> str:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(map(repr, names[:_MOST_NAMES])) + more
-
-
-def _table_dataset(path: Path, name: str, table: Any, columns: _Columns) -> Dataset:
-    if not len(table):
-        raise ValueError(f"{path} has no rows below the names of its columns.")
-    features = [_values(path, table, column, columns) for column in columns.features]
-    together = np.empty((len(table), len(features)), np.result_type(*features))
-    for position, values in enumerate(features):
-        together[:, position] = values
-    labels = _values(path, table, columns.label, columns)
-    with _explaining(path, "a table"):
-        x, y = as_inputs(together), _whole_or_text(labels)
-    if columns.split is None:
-        return Dataset(name, Part(x, y))
-    tested = _test_rows(path, _values(path, table, columns.split, columns))
-    train = Part(x[torch.from_numpy(~tested)], y[~tested])
-    return Dataset(name, train, Part(x[torch.from_numpy(tested)], y[tested]) if tested.any() else None)
 
 
 def _values(path: Path, table: Any, name: str, columns: _Columns) -> NDArray[Any]:

@@ -14,8 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Inputs", "LabelTable", "as_labels"]
-
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 _DTYPES: dict[str, type] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "str": np.str_}
@@ -42,8 +40,7 @@ class LabelTable:
     def __deepcopy__(self, memo: Any) -> LabelTable:
         """Copy the table but not its labels, which cannot change."""
         twin = copy.copy(self)
-        twin._row_of, twin._retired, twin._count_of = dict(self._row_of), set(self._retired), dict(self._count_of)
-        twin._dates = dict(self._dates)
+        twin.__dict__.update({name: copy.copy(value) for name, value in vars(self).items()})
         return twin
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -138,11 +135,11 @@ class LabelTable:
         if not len(array):
             return np.zeros(0, dtype=np.int64)
         self.kind = _KINDS[array.dtype.kind]
-        values, first, inverse = np.unique(array, return_index=True, return_inverse=True)
+        values, first = np.unique(array, return_index=True)
         for position in np.argsort(first):
             self._row_of.setdefault(values[position].item(), len(self._row_of))
         self._retired.difference_update(values.tolist())
-        return self._rows(values)[inverse]
+        return self.rows(array)
 
     def retire(self, label: Any) -> None:
         """Remove a label from `classes`. Its row stays reserved: if the label is learned again, it gets the same row."""
@@ -161,11 +158,8 @@ class LabelTable:
 
     def rows(self, labels: Any) -> NDArray[np.int64]:
         """Rows of labels; ``-1`` for those that are unknown or retired."""
-        values, inverse = np.unique(as_labels(labels), return_inverse=True)
-        return self._rows(values)[inverse]
-
-    def _rows(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        known = [-1 if value in self._retired else self._row_of.get(value, -1) for value in values.tolist()]
+        values = as_labels(labels).tolist()
+        known = [-1 if value in self._retired else self._row_of.get(value, -1) for value in values]
         return np.array(known, dtype=np.int64)
 
     def to_json(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import math
 import pickle
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -20,10 +20,6 @@ from numpy.typing import NDArray
 
 from cldnet.data.dataset import Dataset, Part, check_file, make_room, open_array
 
-__all__ = ["read_cifar10", "read_cifar100", "read_idx", "read_mnist"]
-
-_UINT8 = 8
-_MOST_DIMENSIONS = 4
 _GZIP = b"\x1f\x8b"
 #: Deflate cannot expand a byte to more than this, so a larger claim is refused before memory is allocated.
 _MOST_FROM_A_BYTE = 1032
@@ -46,8 +42,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     if length != expected:
         problem = "cut short" if length < expected else "too long"
         raise _broken(path, f"is {problem}: its header says {shape}, {expected:,} bytes, and it has {length:,}")
-    pixels: NDArray[np.uint8] = open_array(path, header, np.dtype(np.uint8), shape).numpy()
-    return pixels
+    return open_array(path, header, np.dtype(np.uint8), shape).numpy()
 
 
 def read_mnist(folder: Path, name: str) -> Dataset:
@@ -56,13 +51,7 @@ def read_mnist(folder: Path, name: str) -> Dataset:
     Images have shape ``(n, height, width)`` and type uint8, labels are 0 to 9. Each file may be plain or ``.gz``; plain
     files are preferred.
     """
-    train, test = (
-        _idx_part(
-            _mnist_file(folder, f"{half}-images", "idx3-ubyte"), _mnist_file(folder, f"{half}-labels", "idx1-ubyte")
-        )
-        for half in ("train", "t10k")
-    )
-    return Dataset(name, train, test)
+    return Dataset(name, _idx_part(folder, "train"), _idx_part(folder, "t10k"))
 
 
 def _mnist_file(folder: Path, role: str, kind: str) -> Path:
@@ -76,7 +65,9 @@ def _mnist_file(folder: Path, role: str, kind: str) -> Path:
     )
 
 
-def _idx_part(images_path: Path, labels_path: Path) -> Part:
+def _idx_part(folder: Path, half: str) -> Part:
+    images_path = _mnist_file(folder, f"{half}-images", "idx3-ubyte")
+    labels_path = _mnist_file(folder, f"{half}-labels", "idx1-ubyte")
     images, labels = read_idx(images_path), read_idx(labels_path)
     if images.ndim != 3 or 0 in images.shape:
         raise _broken(images_path, f"has shape {images.shape}; expected images, (count, height, width)")
@@ -95,7 +86,7 @@ def _idx_part(images_path: Path, labels_path: Path) -> Part:
 
 def _idx_shape(path: Path, file: IO[bytes] | gzip.GzipFile) -> tuple[int, ...]:
     magic = file.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UINT8 or not 1 <= magic[3] <= _MOST_DIMENSIONS:
+    if len(magic) < 4 or magic[:3] != b"\0\0\x08" or not 1 <= magic[3] <= 4:
         raise _broken(path, f"begins with {magic.hex(' ') or 'nothing'}; an idx file of bytes begins with 00 00 08")
     sizes = file.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
@@ -158,31 +149,23 @@ class _Unpickler(pickle.Unpickler):
 
 
 @dataclass(frozen=True)
-class _Labels:
-    """One of a set's labellings: its key and names in the files, the number of classes."""
-
-    key: bytes
-    names_key: bytes
-    names_file: str
-    classes: int
-
-
-@dataclass(frozen=True)
 class _Cifar:
-    """The files of a set, without the ``.bin`` of the binary ones; a binary record begins with one byte per labelling."""
+    """The files of a set, without the ``.bin`` of the binary ones, and the number of classes of each labelling.
+
+    ``names`` is the text file beside the binary files with the class names of a labelling. A binary record begins with one
+    byte per labelling.
+    """
 
     train: tuple[str, ...]
     test: str
     meta: str
-    labels: tuple[_Labels, ...]
+    names: str
+    classes: Mapping[str, int]
 
 
-_COARSE = _Labels(b"coarse_labels", b"coarse_label_names", "coarse_label_names.txt", 20)
-_FINE = _Labels(b"fine_labels", b"fine_label_names", "fine_label_names.txt", 100)
-_CIFAR100 = _Cifar(("train",), "test", "meta", (_COARSE, _FINE))
-_TEN = _Labels(b"labels", b"label_names", "batches.meta.txt", 10)
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
-_CIFAR10 = _Cifar(_BATCHES, "test_batch", "batches.meta", (_TEN,))
+_CIFAR10 = _Cifar(_BATCHES, "test_batch", "batches.meta", "batches.meta.txt", {"label": 10})
+_CIFAR100 = _Cifar(("train",), "test", "meta", "{}_names.txt", {"coarse_label": 20, "fine_label": 100})
 
 
 def read_cifar10(folder: Path) -> Dataset:
@@ -190,18 +173,18 @@ def read_cifar10(folder: Path) -> Dataset:
 
     Without ``batches.meta`` the ten well-known names are used.
     """
-    return _read_cifar(folder, _CIFAR10, _TEN, "cifar-10")
+    return _read_cifar(folder, _CIFAR10, "label", "cifar-10")
 
 
 def read_cifar100(folder: Path, labels: Literal["fine", "coarse"] = "fine") -> Dataset:
     """Read CIFAR-100 from the folder with its binary files or its official pickles, with class names as labels."""
     if labels not in ("fine", "coarse"):
         raise ValueError(f"labels={labels!r} should be 'fine' (100 classes) or 'coarse' (20 groups of them).")
-    fine = labels == "fine"
-    return _read_cifar(folder, _CIFAR100, _FINE if fine else _COARSE, "cifar-100" if fine else "cifar-100-coarse")
+    name = "cifar-100" if labels == "fine" else "cifar-100-coarse"
+    return _read_cifar(folder, _CIFAR100, f"{labels}_label", name)
 
 
-def _read_cifar(folder: Path, cifar: _Cifar, labels: _Labels, name: str) -> Dataset:
+def _read_cifar(folder: Path, cifar: _Cifar, labels: str, name: str) -> Dataset:
     binary = all((folder / f"{file}.bin").is_file() for file in (*cifar.train, cifar.test))
     end = ".bin" if binary else ""
     names = _class_names(folder, cifar, labels, binary)
@@ -212,8 +195,8 @@ def _read_cifar(folder: Path, cifar: _Cifar, labels: _Labels, name: str) -> Data
     return Dataset(name, *parts)
 
 
-def _class_names(folder: Path, cifar: _Cifar, labels: _Labels, binary: bool) -> NDArray[np.str_]:
-    path = folder / (labels.names_file if binary else cifar.meta)
+def _class_names(folder: Path, cifar: _Cifar, labels: str, binary: bool) -> NDArray[np.str_]:
+    path = folder / (cifar.names.format(labels) if binary else cifar.meta)
     if not path.exists():
         if cifar is _CIFAR10:
             return np.array(_CIFAR10_NAMES)
@@ -228,41 +211,42 @@ def _class_names(folder: Path, cifar: _Cifar, labels: _Labels, binary: bool) -> 
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is not a text file ({error}). Copy it from the official archive.") from error
     else:
-        names = [name.decode("utf-8") for name in _unpickle(path)[labels.names_key]]
-    if len(names) != labels.classes or len(set(names)) != len(names):
+        names = [name.decode("utf-8") for name in _unpickle(path)[f"{labels}_names".encode()]]
+    if len(names) != cifar.classes[labels] or len(set(names)) != len(names):
         raise ValueError(
             f"{path} has {len(names)} class names, {len(set(names))} of them different; "
-            f"expected {labels.classes}. Copy it from the official archive."
+            f"expected {cifar.classes[labels]}. Copy it from the official archive."
         )
     return np.array(names)
 
 
-def _cifar_part(paths: Sequence[Path], cifar: _Cifar, labels: _Labels, names: NDArray[np.str_]) -> Part:
+def _cifar_part(paths: Sequence[Path], cifar: _Cifar, labels: str, names: NDArray[np.str_]) -> Part:
     contents = []
     for path in paths:
         if path.suffix == ".bin":
             images, numbers = _read_records(path, cifar)
         else:
             content = _unpickle(path)
-            images, numbers = content[b"data"], [np.array(content[each.key], np.int64) for each in cifar.labels]
-        for each, found in zip(cifar.labels, numbers, strict=True):
-            wrong = np.flatnonzero(found >= each.classes)
+            images = content[b"data"]
+            numbers = {each: np.array(content[f"{each}s".encode()], np.int64) for each in cifar.classes}
+        for each, classes in cifar.classes.items():
+            wrong = np.flatnonzero(numbers[each] >= classes)
             if len(wrong):
-                raise _broken(path, f"says class {found[wrong[0]]} for image {wrong[0]} of {each.classes} classes")
-        contents.append((images, numbers[cifar.labels.index(labels)]))
+                raise _broken(path, f"says class {numbers[each][wrong[0]]} for image {wrong[0]} of {classes} classes")
+        contents.append((images, numbers[labels]))
     x = make_room((sum(len(images) for images, _ in contents), *_IMAGE), np.dtype(np.uint8))
     np.concatenate([images for images, _ in contents], out=x.reshape(-1, _PIXELS))
     return Part(torch.from_numpy(x), names[np.concatenate([numbers for _, numbers in contents])])
 
 
-def _read_records(path: Path, cifar: _Cifar) -> tuple[NDArray[np.uint8], list[NDArray[np.int64]]]:
+def _read_records(path: Path, cifar: _Cifar) -> tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]:
     check_file(path)
-    labels = len(cifar.labels)
+    labels = len(cifar.classes)
     length, record = path.stat().st_size, labels + _PIXELS
     if length == 0 or length % record:
         raise _broken(path, f"is {length:,} bytes long, which is not a multiple of {record}, the bytes of a record")
     records = open_array(path, 0, np.dtype(np.uint8), (length // record, record)).numpy()
-    return records[:, labels:], list(records[:, :labels].T.astype(np.int64))
+    return records[:, labels:], dict(zip(cifar.classes, records[:, :labels].T.astype(np.int64), strict=True))
 
 
 def _unpickle(path: Path) -> Any:

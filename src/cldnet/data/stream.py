@@ -18,8 +18,6 @@ from cldnet.data.arrays import TaskData, as_inputs, as_targets, layout
 from cldnet.data.dataset import Dataset, Part, gather
 from cldnet.device import generator
 
-__all__ = ["Plan", "Stream", "Task", "divide_classes", "order_classes", "set_aside"]
-
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -79,10 +77,8 @@ def divide_classes(
     return [tuple(order[low:high]) for low, high in pairwise(edges)]
 
 
-def set_aside(
-    labels: NDArray[Any], classes: NDArray[Any], share: float, seed: int, names: Sequence[Any] | None = None
-) -> NDArray[np.bool_]:
-    """Choose a share of every class for testing, at least one sample and never all. ``names`` are the classes in messages."""
+def set_aside(labels: NDArray[Any], classes: Sequence[Any], share: float, seed: int) -> NDArray[np.bool_]:
+    """Choose a share of every class for testing, at least one sample and never all."""
     if not 0 < share < 1:
         raise ValueError(f"The test part is {share} of the data; expected a share between 0 and 1.")
     source = generator(seed)
@@ -91,9 +87,8 @@ def set_aside(
         rows = np.flatnonzero(labels == label)
         count = max(1, round(share * len(rows)))
         if count >= len(rows):
-            name = label.item() if names is None else names[label]
             raise ValueError(
-                f"Class {name!r} has {len(rows)} samples: too few to set {share:g} of them aside for testing."
+                f"Class {label!r} has {len(rows)} samples: too few to set {share:g} of them aside for testing."
             )
         chosen[rows[torch.randperm(len(rows), generator=source)[:count].numpy()]] = True
     return chosen
@@ -227,7 +222,7 @@ class Stream:
         classes = np.unique(labels)
         tasks = divide_classes(order_classes(classes, seed, order), classes_per_task, first, split)
         if data.test is None:
-            test, test_mask = data.train, set_aside(labels, classes, test_size, split_seed)
+            test, test_mask = data.train, set_aside(labels, classes.tolist(), test_size, split_seed)
             train_mask = ~test_mask
         else:
             test = data.test
@@ -346,8 +341,7 @@ class Stream:
     def with_validation(self, share: float = 0.2, seed: int = 0) -> Stream:
         """Return a stream whose test part is cut from the training part, for choosing settings without the real test part."""
         used = _union(plan.train for plan in self.plans).numpy()
-        rows = self.class_rows(self.train_part.y[used]).numpy()
-        held = used[set_aside(rows, np.unique(rows), share, seed, self.class_order)]
+        held = used[set_aside(self.train_part.y[used], self.class_order, share, seed)]
         labels = self.train_part.y[held]
         plans = tuple(
             replace(

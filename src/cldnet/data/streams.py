@@ -65,71 +65,61 @@ _CONVERT = {**_READER_OPTIONS, **_SPLIT_OPTIONS, **_VARIANT_OPTIONS}
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """A parsed stream name: the name or kind, a path, and the text and value of every option."""
+    """A parsed stream name: the name or kind, a path, the text of every option, and the options' values by their use.
+
+    ``reading`` are options of the reader, ``split`` of the split into tasks, and ``variants`` of variants: first those that
+    drop samples, then those that move them.
+    """
 
     name: str
     path: str | None
-    options: Mapping[str, tuple[str, Any]]
+    options: Mapping[str, str]
+    reading: Mapping[str, Any]
+    split: Mapping[str, Any]
+    variants: Mapping[str, Any]
 
     @classmethod
     def parse(cls, text: str, kinds: Collection[str]) -> StreamSpec:
         """Parse a text; ``kinds`` are the names that are followed by a colon and a path."""
-        options: dict[str, tuple[str, Any]] = {}
+        texts: dict[str, str] = {}
+        values: dict[str, Any] = {}
         rest = text
         while match := re.fullmatch(r"(.*?)\s*,\s*(\w+)=([^,]*?)\s*", rest, re.DOTALL):
-            name, value = match[2], match[3]
+            rest, name, value = match.groups()
             if name not in _CONVERT:
                 raise ValueError(
                     f"{text!r} has an option {name!r}, which does not exist. {nearest_names(name, _CONVERT)}"
                 )
-            if name in options:
+            if name in texts:
                 raise ValueError(f"{text!r} has the option {name!r} twice: give it once.")
             try:
-                options[name] = value, _CONVERT[name](value)
+                texts[name], values[name] = value, _CONVERT[name](value)
             except ValueError:
                 raise ValueError(f"{name}={value!r} in {text!r} is not a number, or not as many as expected.") from None
-            rest = match[1]
+        options = dict(reversed(texts.items()))
+        uses = (_READER_OPTIONS, _SPLIT_OPTIONS, _VARIANT_OPTIONS)
+        by_use = [{name: values[name] for name in use if name in values} for use in uses]
         kind, colon, path = rest.partition(":")
         if not colon or kind not in kinds:
-            return cls(rest, None, dict(reversed(options.items())))
+            return cls(rest, None, options, *by_use)
         if not path:
             raise ValueError(f"{text!r} needs a path after the colon, such as {kind}:/home/me/data.")
-        return cls(kind, path, dict(reversed(options.items())))
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """Options of the reader."""
-        return self._of(_READER_OPTIONS)
-
-    @property
-    def split(self) -> dict[str, Any]:
-        """Options of the split into tasks."""
-        return self._of(_SPLIT_OPTIONS)
-
-    @property
-    def variants(self) -> dict[str, Any]:
-        """Options of variants: first those that drop samples, then those that move them."""
-        return self._of(_VARIANT_OPTIONS)
+        return cls(kind, path, options, *by_use)
 
     @property
     def base(self) -> str:
-        """The name without variants, and without the folders of a path, which are private."""
-        return self._named(without=_VARIANT_OPTIONS)
+        """`shown` without variants."""
+        kept = {name: text for name, text in self.options.items() if name not in _VARIANT_OPTIONS}
+        return replace(self, options=kept).shown
 
     @property
     def shown(self) -> str:
         """The whole text, without the folders of a path, which are private."""
-        return self._named(without=())
-
-    def _named(self, without: Collection[str]) -> str:
         name = self.name if self.path is None else f"{self.name}:{Path(self.path).expanduser().resolve().name}"
-        kept = {key: text for key, (text, _) in self.options.items() if key not in without}
-        if kept.get("order", "").endswith(".json"):
-            kept["order"] = Path(kept["order"]).name
-        return name + "".join(f",{key}={text}" for key, text in kept.items())
-
-    def _of(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: self.options[name][1] for name in table if name in self.options}
+        texts = dict(self.options)
+        if texts.get("order", "").endswith(".json"):
+            texts["order"] = Path(texts["order"]).name
+        return name + "".join(f",{key}={text}" for key, text in texts.items())
 
 
 def online(stream: Stream, batch_size: int, seed: int = 0) -> Stream:
@@ -151,11 +141,11 @@ def until(stream: Stream, count: int, seed: int = 0) -> Stream:
 def blurry(stream: Stream, share: float = 0.1, seed: int = 0) -> Stream:
     """Move a share of every class to the other tasks, in equal parts (Bang et al. 2021, "blurry")."""
 
-    def scatter(rows: NDArray[np.int64], task: int, draw: torch.Generator) -> list[tuple[int, NDArray[np.int64]]]:
-        others = [other for other in range(len(stream)) if other != task]
+    def scatter(task: int, count: int, draw: torch.Generator) -> NDArray[np.int64]:
+        others = np.delete(np.arange(len(stream)), task)
         # Dealt out like cards from a random start, so that classes are spread evenly.
         begin = int(torch.randint(len(others), (), generator=draw))
-        return [(others[(begin + i) % len(others)], rows[i :: len(others)]) for i in range(len(others))]
+        return others[(begin + np.arange(count)) % len(others)]
 
     return _moved(stream, share, seed, scatter)
 
@@ -163,9 +153,9 @@ def blurry(stream: Stream, share: float = 0.1, seed: int = 0) -> Stream:
 def returning(stream: Stream, share: float = 0.3, seed: int = 0) -> Stream:
     """Move a share of every class to one later task, drawn at random; the last task's classes stay complete."""
 
-    def later(rows: NDArray[np.int64], task: int, draw: torch.Generator) -> list[tuple[int, NDArray[np.int64]]]:
+    def later(task: int, count: int, draw: torch.Generator) -> int:
         left = len(stream) - 1 - task
-        return [(task + 1 + int(torch.randint(left, (), generator=draw)), rows)] if left else [(task, rows)]
+        return task + 1 + int(torch.randint(left, (), generator=draw)) if left else task
 
     return _moved(stream, share, seed, later)
 
@@ -210,11 +200,11 @@ def _with_fewer(stream: Stream, classes: Sequence[Any], counts: Sequence[int], d
     return replace(stream, plans=plans)
 
 
-_Move = Callable[[NDArray[np.int64], int, torch.Generator], Sequence[tuple[int, NDArray[np.int64]]]]
+_Move = Callable[[int, int, torch.Generator], NDArray[np.int64] | int]
 
 
 def _moved(stream: Stream, share: float, seed: int, move: _Move) -> Stream:
-    """Move a share of every class from its task to the tasks that ``move`` returns."""
+    """Move a share of every class from its task to the tasks that ``move`` returns for that many samples."""
     if not 0 < share < 1:
         raise ValueError(f"A share of {share} of every class cannot move; expected a number between 0 and 1.")
     if len(stream) == 1:
@@ -223,29 +213,25 @@ def _moved(stream: Stream, share: float, seed: int, move: _Move) -> Stream:
         raise ValueError(f"The tasks of {stream.name} share their classes: samples cannot move between them.")
     draw = generator(seed)
     labels = stream.train_part.y
-    shares: list[list[Any]] = [[] for _ in stream.plans]
+    before = np.full(len(labels), -1)  # the task of every sample
     for task, plan in enumerate(stream.plans):
-        rows = plan.train.numpy()
-        taken: list[NDArray[np.int64]] = []
+        before[plan.train.numpy()] = task
+    after = before.copy()
+    for task, plan in enumerate(stream.plans):
         for label in plan.classes:
-            of_class = rows[labels[rows] == label]
-            some = _drawn(of_class, min(round(share * len(of_class)), len(of_class) - 1), draw)
-            for other, moved in move(some, task, draw):
-                shares[other].append(moved)
-            taken.append(some)
-        shares[task].append(np.setdiff1d(rows, np.concatenate(taken)))
-    plans = tuple(
-        replace(plan, train=torch.from_numpy(np.unique(np.concatenate(rows))))
-        for plan, rows in zip(stream.plans, shares, strict=True)
-    )
-    if all(torch.equal(new.train, old.train) for new, old in zip(plans, stream.plans, strict=True)):
+            rows = np.flatnonzero((before == task) & (labels == label))
+            some = _drawn(rows, min(round(share * len(rows)), len(rows) - 1), draw)
+            after[some] = move(task, len(some), draw)
+    if np.array_equal(after, before):
         raise ValueError(f"No sample of {stream.name} would move: use a larger share, or more tasks.")
+    plans = tuple(
+        replace(plan, train=torch.from_numpy(np.flatnonzero(after == task))) for task, plan in enumerate(stream.plans)
+    )
     return replace(stream, plans=plans)
 
 
 def _drawn(rows: NDArray[np.int64], count: int, draw: torch.Generator) -> NDArray[np.int64]:
-    chosen: NDArray[np.int64] = rows[torch.randperm(len(rows), generator=draw)[: max(count, 0)].numpy()]
-    return chosen
+    return rows.take(torch.randperm(len(rows), generator=draw)[: max(count, 0)].numpy())
 
 
 _BLOCK = 4096
@@ -363,14 +349,6 @@ _VARIANTS: Mapping[str, Callable[[Stream, Any, int], Stream]] = {
     "online": online,
     "until": until,
 }
-
-
-def split_digits(seed: int | None = 0) -> Stream:
-    """Split Digits: scikit-learn's 1,797 real 8×8 images of digits, five tasks of two classes.
-
-    A quarter of every class is the test part, the same for every class order.
-    """
-    return stream_by_name("split-digits", seed)
 
 
 def stream_by_name(

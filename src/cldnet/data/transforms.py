@@ -11,8 +11,6 @@ from torch.nn import functional as F
 
 from cldnet.text import nearest_names
 
-__all__ = ["CONSTANTS", "FIRST_TASK", "Augment", "constants"]
-
 #: Mean and std of the first task's training data; nothing of later tasks or of the test part.
 FIRST_TASK = "first-task"
 
@@ -59,9 +57,6 @@ def constants(
     return mean * (channels // len(mean)), std * (channels // len(std))
 
 
-_NOTHING = "none"
-
-
 @dataclass(frozen=True)
 class Augment:
     """Augment a batch of images: crop, then flip, then cutout, at random for each image.
@@ -81,7 +76,7 @@ class Augment:
         """Parse what `str` writes, as in ``"crop=4,flip,cutout=8"``."""
         known = [field.name for field in fields(cls)]
         chosen: dict[str, int | bool] = {}
-        for part in [] if text.strip() == _NOTHING else text.split(","):
+        for part in [] if text.strip() == "none" else text.split(","):
             name, equals, pixels = (piece.strip() for piece in part.partition("="))
             if name not in known:
                 raise ValueError(f"There is no augmentation {name!r}. {nearest_names(name, known)}")
@@ -97,12 +92,22 @@ class Augment:
 
     def __str__(self) -> str:
         chosen = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ",".join(n if v is True else f"{n}={v}" for n, v in chosen.items() if v) or _NOTHING
+        return ",".join(n if v is True else f"{n}={v}" for n, v in chosen.items() if v) or "none"
 
     def __call__(self, x: Tensor, source: torch.Generator) -> Tensor:
         """Return an augmented copy of a batch of images, with all randomness from ``source``."""
-        self._check(x)
+        if x.ndim not in (3, 4) or x.numel() == 0:
+            raise ValueError(
+                f"Inputs of shape {tuple(x.shape)} cannot be augmented: only images can, "
+                "(n, height, width) or (n, channels, height, width). Leave the augmentation out, or reshape the inputs."
+            )
         height, width = x.shape[-2:]
+        for name in ("crop", "cutout"):
+            if getattr(self, name) >= min(height, width):
+                raise ValueError(
+                    f"{name}={getattr(self, name)} could leave nothing of images of {height}×{width} pixels: "
+                    f"use at most {min(height, width) - 1}."
+                )
 
         def draw(limit: int) -> Tensor:
             return torch.randint(limit, (len(x),), generator=source, device=source.device).to(x.device)
@@ -117,20 +122,6 @@ class Augment:
         if self.cutout:
             images = _cut_out(images, draw(height), draw(width), self.cutout)
         return images if x.ndim == 4 else images.squeeze(1)
-
-    def _check(self, x: Tensor) -> None:
-        if x.ndim not in (3, 4) or x.numel() == 0:
-            raise ValueError(
-                f"Inputs of shape {tuple(x.shape)} cannot be augmented: only images can, "
-                "(n, height, width) or (n, channels, height, width). Leave the augmentation out, or reshape the inputs."
-            )
-        height, width = x.shape[-2:]
-        for name in ("crop", "cutout"):
-            if getattr(self, name) >= min(height, width):
-                raise ValueError(
-                    f"{name}={getattr(self, name)} could leave nothing of images of {height}×{width} pixels: "
-                    f"use at most {min(height, width) - 1}."
-                )
 
 
 def _crop(images: Tensor, rows: Tensor, columns: Tensor, pixels: int) -> Tensor:

@@ -19,10 +19,8 @@ from filelock import FileLock, Timeout
 
 from cldnet.data.catalog import cache_folder
 from cldnet.data.dataset import Dataset, Part, check_file, map_file, open_array
-from cldnet.data.images.decode import BadImage, decode_all, pillow, read_photos, usable_cpus
+from cldnet.data.images.decode import BadImage, cut_from, decode_all, pillow, read_photos, usable_cpus
 from cldnet.data.images.folders import Photo, Tree, list_photos
-
-__all__ = ["Cache", "read_images"]
 
 #: Version of the files' layout and of the image processing.
 FORMAT = 1
@@ -53,7 +51,7 @@ def read_images(
     Unreadable files raise an error that names them, or with ``on_bad="skip"`` are left out with a warning.
     ``on_progress`` is called with the number of files decoded, and of all.
     """
-    resize = round(size * 256 / 224) if resize is None else resize
+    resize = cut_from(size) if resize is None else resize
     if not 1 <= size <= resize:
         raise ValueError(f"size={size} should be at least 1, and at most resize={resize}.")
     if on_bad not in ("skip", "stop"):
@@ -72,9 +70,8 @@ def read_images(
         _report(f"{count} images under {str(tree.folder)!r} cannot be read: {named}.", on_bad)
     _check_lost_classes(tree, entry)
     train, *test = _open_parts(place.pixels, entry.photos, size, entry.digests)
-    folder_name = os.fsencode(tree.folder.resolve().name).decode(
-        "utf-8", "replace"
-    )  # in characters that every file can hold
+    # In characters that every file can hold.
+    folder_name = os.fsencode(tree.folder.resolve().name).decode("utf-8", "replace")
     return Dataset(name or folder_name or "images", train, test[0] if test else None)
 
 

@@ -36,8 +36,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["BadImage", "Photos", "cut_from", "decode", "decode_all", "pillow", "read_photos", "usable_cpus"]
-
 #: Formats that are read, recognised by a file's content and not by its name.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 #: Pixels that may be held at once; an image with more is refused before it is decoded.
@@ -63,7 +61,6 @@ _SMALL = 1 << 16
 _QUICK_PIXELS = 200_000_000
 #: A JPEG is decoded at a lower scale as long as that leaves this many times the wanted sides.
 _DRAFT_GAP = 2
-_ORIENTATION = 0x0112
 _REASON_LENGTH = 120
 _PATIENCE = 5.0
 _TICK = 1.0
@@ -141,7 +138,7 @@ def is_quick(path: str) -> bool:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 return True
-            if file.read(2) != b"\xff\xd8":
+            if file.read(len(_START)) != _START:
                 return about.st_size <= _SMALL
             frame = read_frame(file)
             if frame is None:
@@ -178,7 +175,8 @@ def _decode(file: BinaryIO, size: int, resize: int) -> NDArray[np.uint8]:
         if pixels > MAX_PIXELS:
             raise _Refused(f"{pixels / 1e6:,.0f} million pixels, more than the {MAX_PIXELS / 1e6:.0f} allowed")
         image.load()
-        upright = _rgb(_turned(image))
+        _turn(image)
+        upright = _rgb(image)
         small = upright.resize((size, size), module.Resampling.BICUBIC, box=_box(*upright.size, size, resize))
     return np.ascontiguousarray(np.asarray(small, dtype=np.uint8).transpose(2, 0, 1))
 
@@ -199,24 +197,16 @@ def _pixels_to_hold(image: Image, file: BinaryIO, resize: int) -> int:
     return image.size[0] * image.size[1] if row_by_row else width * height
 
 
-def _turned(image: Image) -> Image:
+def _turn(image: Image) -> None:
     """Apply the EXIF orientation; an invalid one is ignored."""
+    from PIL import ImageOps  # noqa: PLC0415  (as `pillow`)
+
     try:
-        orientation = image.getexif().get(_ORIENTATION, 1)
+        ImageOps.exif_transpose(image, in_place=True)
+    except MemoryError:
+        raise
     except Exception:  # damaged metadata do not make an image unreadable
-        return image
-    turns = pillow().Transpose
-    methods = {
-        2: turns.FLIP_LEFT_RIGHT,
-        3: turns.ROTATE_180,
-        4: turns.FLIP_TOP_BOTTOM,
-        5: turns.TRANSPOSE,
-        6: turns.ROTATE_270,
-        7: turns.TRANSVERSE,
-        8: turns.ROTATE_90,
-    }
-    known = isinstance(orientation, int) and orientation in methods
-    return image.transpose(methods[orientation]) if known else image
+        return
 
 
 def _rgb(image: Image) -> Image:
@@ -270,9 +260,7 @@ def read_frame(file: BinaryIO) -> Frame | None:
     With `Frame.one_scan` a decoder reads that scan, row by row, and ignores all others. A second EXIF block or a second
     frame header gives None, because decoders differ in how they treat it.
     """
-    file.seek(0)
-    if file.read(2) != _START:
-        return None
+    file.seek(len(_START))
     frames, exif = [], 0
     for marker, content in islice(_segments(file), MAX_SEGMENTS):
         if marker in _SOF:
@@ -323,10 +311,6 @@ def _skip_to_marker(file: BinaryIO) -> bool:
         start += max(1, len(block) - 1)  # a marker may lie across two blocks
         file.seek(start)
     return False
-
-
-#: The position of an image among the given paths, and its path.
-_Job = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -386,34 +370,36 @@ def decode_all(
 
 
 def _in_workers(
-    jobs: Sequence[_Job], size: int, resize: int, count: int
+    jobs: Sequence[tuple[int, str]], size: int, resize: int, count: int
 ) -> Iterator[tuple[int, NDArray[np.uint8] | BadImage]]:
-    """Decode images in processes, which can be killed."""
+    """Decode images, given with their positions, in processes, which can be killed."""
     waiting = deque(jobs)
-    workers: list[_Worker] = []
+    idle: list[_Worker] = []
+    busy: dict[_Worker, tuple[int, str]] = {}
     try:
-        while waiting or any(worker.job for worker in workers):
-            workers += [_Worker(size, resize) for _ in range(min(count - len(workers), len(waiting)))]
-            for worker in workers:
-                if worker.job is None and waiting:
-                    worker.give(waiting.popleft())
-            busy = [worker for worker in workers if worker.job]
+        while waiting or busy:
+            while waiting and len(busy) < count:
+                worker = idle.pop() if idle else _Worker(size, resize)
+                busy[worker] = waiting.popleft()
+                worker.give(busy[worker][1])
             before = time.monotonic()
             ready = wait([worker.line for worker in busy], _TICK)
             waited = min(_TICK, time.monotonic() - before)  # more if this process was suspended for a while
-            for worker in busy:
+            for worker, (row, path) in list(busy.items()):
                 worker.waited += waited
                 if worker.line in ready:
-                    yield worker.reply()
+                    image = worker.reply(path)
                 elif worker.waited > MAX_WAIT:
-                    worker.gone = True
-                    row, path = worker.take()
-                    yield row, BadImage(path, f"took longer than {MAX_WAIT} s to read", passing=True)
-                if worker.gone:
+                    image = BadImage(path, f"took longer than {MAX_WAIT} s to read", passing=True)
                     worker.end()
-                    workers.remove(worker)
+                else:
+                    continue
+                del busy[worker]
+                if not worker.ended:
+                    idle.append(worker)
+                yield row, image
     finally:
-        for worker in workers:
+        for worker in (*idle, *busy):
             worker.end()
 
 
@@ -424,42 +410,26 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.line, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, size, resize, MAX_SECONDS, MAX_MEMORY), daemon=True)
-        self.job: _Job | None = None
         self.waited = 0.0
-        self.gone = False
+        self.ended = False
         with theirs, _hidden_main():
             self.process.start()
 
-    def give(self, job: _Job) -> None:
+    def give(self, path: str) -> None:
         """Send it an image."""
-        self.job, self.waited = job, 0.0
+        self.waited = 0.0
         with suppress(OSError):  # if it has died, `reply` finds out why
-            self.line.send(job)
+            self.line.send(path)
 
-    def reply(self) -> tuple[int, NDArray[np.uint8] | BadImage]:
-        """Receive its reply, or find out that it died."""
-        row, path = self.take()
+    def reply(self, path: str) -> NDArray[np.uint8] | BadImage:
+        """Receive its reply, or find out why it died."""
         try:
-            return row, self.line.recv()
+            image: NDArray[np.uint8] | BadImage = self.line.recv()
+            return image
         except (EOFError, OSError):
-            self.gone = True
-            return row, self._autopsy(path)
-
-    def end(self) -> None:
-        """Kill it, whatever it is doing."""
-        self.process.kill()
-        self.process.join()
-        self.line.close()
-
-    def take(self) -> _Job:
-        """Take back the image that it was sent."""
-        job, self.job = self.job, None
-        assert job is not None
-        return job
-
-    def _autopsy(self, path: str) -> BadImage:
-        self.process.join(_PATIENCE)
+            self.process.join(_PATIENCE)
         code = self.process.exitcode
+        self.end()
         if resource is not None and code == -signal.SIGXCPU:
             return BadImage(path, f"took longer than {MAX_SECONDS} s to decode")
         if code in (-signal.SIGSEGV, -signal.SIGABRT):
@@ -468,6 +438,13 @@ class _Worker:
             f"The process that decoded {path!r} died (exit code {code}), perhaps for lack of memory. "
             "Use fewer workers, or move that file away."
         )
+
+    def end(self) -> None:
+        """Kill it, whatever it is doing."""
+        self.ended = True
+        self.process.kill()
+        self.process.join()
+        self.line.close()
 
 
 _main_lock = threading.Lock()
@@ -495,7 +472,7 @@ def _serve(line: Connection, size: int, resize: int, seconds: int, memory: int) 
         _set_limit(resource.RLIMIT_CORE, 0)  # a photo must not end up in a core dump
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            _, path = line.recv()
+            path = line.recv()
             if resource is not None:
                 _set_limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + seconds)
             line.send(decode(path, size, resize))

@@ -18,8 +18,6 @@ import torch
 from cldnet.data.dataset import check_file
 from cldnet.device import generator
 
-__all__ = ["SUFFIXES", "Photo", "Tree", "find_photos", "list_photos", "split_imagenet_r"]
-
 #: Endings of image names, in lower case. The content is checked when a file is opened.
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 #: What a folder should look like, for messages.
@@ -73,12 +71,6 @@ class Tree:
     empty: list[str] = field(default_factory=list)
     untested: list[str] = field(default_factory=list)
 
-    def add(self, other: Tree, *, test: bool = False) -> None:
-        """Add what was found elsewhere."""
-        self.photos += [replace(photo, test=test) for photo in other.photos]
-        self.ignored += other.ignored
-        self.empty += other.empty
-
 
 def list_photos(folder: Path) -> Tree:
     """List the photos of a folder in one of the known layouts, or raise with the layouts that are expected.
@@ -115,25 +107,27 @@ def find_photos(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             found.append(path)
             continue
-        inside = sorted(path / photo.name for photo in _scan_folder(path, ".", "").photos)
+        tree = Tree(path)
+        _scan_folder(tree, ".", "")
+        inside = sorted(path / photo.name for photo in tree.photos)
         if not inside:
             raise ValueError(f"{str(path)!r} has no images (files named like {', '.join(sorted(SUFFIXES)[:4])}, …).")
         found += inside
     return found
 
 
-def _look(root: Path, name: str, label: str) -> Photo:
+def _look(root: Path, name: str, label: str, test: bool = False) -> Photo:
     """Describe a file without opening it: a pipe, a folder or a broken link has a fault."""
     path = os.path.join(root, name)
     try:
         found = os.stat(path)
     except OSError as error:
         dangling = isinstance(error, FileNotFoundError) and os.path.islink(path)
-        return Photo(name, label, fault="a broken link" if dangling else (error.strerror or str(error)))
+        return Photo(name, label, fault="a broken link" if dangling else (error.strerror or str(error)), test=test)
     fault = None
     if not stat.S_ISREG(found.st_mode):
         fault = "a folder, not a file" if stat.S_ISDIR(found.st_mode) else "not a regular file"
-    return Photo(name, label, found.st_size, found.st_mtime_ns, fault)
+    return Photo(name, label, found.st_size, found.st_mtime_ns, fault, test)
 
 
 def _subfolders(folder: Path) -> list[str]:
@@ -143,23 +137,22 @@ def _subfolders(folder: Path) -> list[str]:
     return [name for name in names if (found := _identity(folder / name)) is not None and found not in above]
 
 
-def _scan_classes(root: Path, place: str = "") -> Tree:
-    """Find the photos in the class folders of ``root/place``; the folders' names are the labels."""
-    folder, found = root / place, Tree(root)
+def _scan_classes(found: Tree, place: str = "", *, test: bool = False) -> None:
+    """Add the photos in the class folders of a place in a tree; the folders' names are the labels."""
+    folder = found.folder / place
     classes = _subfolders(folder)
-    found.ignored = sum(1 for _ in os.scandir(folder)) - len(classes)
+    found.ignored += sum(1 for _ in os.scandir(folder)) - len(classes)
     for label in classes:
-        inner = f"{place}/{label}" if place else label
-        inside = _scan_folder(root, inner, label)
-        found.add(inside)
-        if not inside.photos:
+        inner, before = f"{place}/{label}" if place else label, len(found.photos)
+        _scan_folder(found, inner, label, test)
+        if len(found.photos) == before:
             found.empty.append(f"{inner!r} holds no image")
-    return found
 
 
-def _scan_folder(root: Path, place: str, label: str) -> Tree:
-    """Find the photos of ``root/place`` and its subfolders. Each folder is entered once, so circular links do no harm."""
-    found, seen, waiting = Tree(root), _above(root) - {_identity(root / place)}, [place]
+def _scan_folder(found: Tree, place: str, label: str, test: bool = False) -> None:
+    """Add the photos of a place in a tree and its subfolders. Each is entered once, so circular links do no harm."""
+    root = found.folder
+    seen, waiting = _above(root) - {_identity(root / place)}, [place]
     while waiting:
         folder = waiting.pop()
         identity = _identity(root / folder)
@@ -169,19 +162,19 @@ def _scan_folder(root: Path, place: str, label: str) -> Tree:
         try:
             names = sorted(entry.name for entry in os.scandir(root / folder))
         except OSError as error:
-            found.photos.append(Photo(folder, label, fault=f"a folder that cannot be read: {error.strerror}"))
+            fault = f"a folder that cannot be read: {error.strerror}"
+            found.photos.append(Photo(folder, label, fault=fault, test=test))
             continue
         for name in names:
             inner = f"{folder}/{name}"
             if name.startswith((".", "__MACOSX")):  # macOS puts the latter into its archives
                 found.ignored += 1
             elif os.path.splitext(name)[1].lower() in SUFFIXES:
-                found.photos.append(_look(root, inner, label))
+                found.photos.append(_look(root, inner, label, test))
             elif _identity(root / inner) is not None:
                 waiting.append(inner)
             else:
                 found.ignored += 1
-    return found
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -207,13 +200,13 @@ def _scan_class_folders(folder: Path) -> Tree:
     found = Tree(folder)
     # "train" alone among others is a class, as in CIFAR-100; on its own it is a part.
     if train is None or (test is None and len(names) > 1):
-        found.add(_scan_classes(folder))
+        _scan_classes(found)
         if names and all(_WNID.fullmatch(name) for name in names):
             found.photos = split_imagenet_r(found.photos)
         return found
-    found.add(_scan_classes(folder, train))
+    _scan_classes(found, train)
     if test is not None:
-        found.add(_scan_classes(folder, test), test=True)
+        _scan_classes(found, test, test=True)
         if not any(photo.test for photo in found.photos):
             raise ValueError(
                 f"{str(folder / test)!r} has no class folders with images, so its images have no labels: "
@@ -271,10 +264,10 @@ def _scan_tiny_imagenet(folder: Path) -> Tree:
                 "unpack Tiny-ImageNet again."
             )
     found = Tree(folder)
-    found.add(_scan_classes(folder, "train"))
+    _scan_classes(found, "train")
     for name, rest in _lines(folder / "val" / "val_annotations.txt", 2, "\t"):
         wnid = rest.split("\t")[0]  # a bounding box follows
-        found.photos.append(replace(_look(folder, _inside("val/images", name), wnid), test=True))
+        found.photos.append(_look(folder, _inside("val/images", name), wnid, test=True))
     return found
 
 
@@ -289,7 +282,7 @@ def _scan_cub(folder: Path) -> Tree:
                 f"The lists in {str(folder)!r} do not give the class and the part of image {number} ({name!r}): "
                 "unpack CUB-200-2011 again."
             )
-        found.photos.append(replace(_look(folder, _inside("images", name), label), test=training[number] == "0"))
+        found.photos.append(_look(folder, _inside("images", name), label, test=training[number] == "0"))
     unknown = (class_of.keys() | training.keys()) - images.keys()
     if unknown:
         raise ValueError(
