@@ -27,7 +27,7 @@ def at_once(pipe: Path) -> Iterator[None]:
     done, waited = threading.Event(), threading.Event()
 
     def answer() -> None:
-        while not done.wait(2.0):
+        while not done.wait(30.0):  # far longer than the first import of a library takes on a busy machine
             waited.set()
             os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
