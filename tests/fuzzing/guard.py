@@ -183,7 +183,9 @@ def _together(numbers: range, make: Callable[[int], Trial]) -> Iterator[Outcome]
         _serve(numbers, make, writer)
     os.close(writer)
     kind, note, patience, told, said = "unknown", "while it was made", Bounds.patience, True, b""
-    while select.select([reader], [], [], patience)[0] and (part := os.read(reader, 1 << 16)):
+    while answers := select.select([reader], [], [], patience)[0]:
+        if not (part := os.read(reader, 1 << 16)):
+            break
         *lines, said = (said + part).split(b"\n")
         for line in map(json.loads, lines):
             told = len(line) == 2
@@ -191,7 +193,8 @@ def _together(numbers: range, make: Callable[[int], Trial]) -> Iterator[Outcome]
                 yield Outcome(kind, note, *line)
             else:
                 kind, note, patience = line
-    os.kill(process, signal.SIGKILL)  # which does nothing to one that has ended
+    if not answers:  # one that is just ending must not look as if it had hung
+        os.kill(process, signal.SIGKILL)
     status = os.waitpid(process, 0)[1]
     os.close(reader)
     if not told or status:

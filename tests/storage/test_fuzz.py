@@ -70,5 +70,6 @@ for number, outcome in judge(range(len(harms)), make):
     print(outcome.detail)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
-    told = dict(zip(HARMS, done.stdout.splitlines(), strict=True))
+    told = dict(zip(HARMS, done.stdout.splitlines(), strict=False))
+    assert len(told) == len(done.stdout.splitlines()) == len(HARMS), done.stdout + done.stderr
     assert {harm: said for harm, said in told.items() if HARMS[harm] not in said} == {}, done.stderr
