@@ -67,7 +67,7 @@ def make(number):
     bounds = Bounds(reads=Path.cwd(), seconds=1, patience=60 if number else 2)  # the first one sleeps
     return Trial("", "", bounds, lambda watch: str(watched(harms[number], watch)))
 for number, outcome in judge(range(len(harms)), make):
-    print(" ".join(outcome.detail.split()))
+    print(outcome.detail, flush=True)  # or the next process, a fork of this one, might write it again
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
     told = dict(zip(HARMS, done.stdout.splitlines(), strict=False))
