@@ -26,6 +26,7 @@ from cldnet.bench.run import (
 from cldnet.data.dataset import Dataset, Part
 from cldnet.data.stream import Stream
 from cldnet.data.streams import blurry, domains, online, permutations
+from cldnet.data.transforms import standardised
 from cldnet.methods import build_learner
 from cldnet.methods.config import config_from_json
 from cldnet.methods.exact import Exact
@@ -190,13 +191,29 @@ def test_data_that_are_mapped_from_disk_give_the_same_result(monkeypatch: pytest
 def test_augmentation_and_constants_reach_the_run_and_its_file() -> None:
     stream = split_digits(0)[:2]
     plain = RunSpec("finetune", epochs=1)
-    specs = [plain, replace(plain, augment="crop=1,flip"), replace(plain, normalise="8:4")]
+    specs = [
+        plain, replace(plain, augment="crop=1,flip"), replace(plain, normalise="8:4"), replace(plain, normalise="image")
+    ]  # fmt: skip
     results = [run(spec, stream) for spec in specs]
-    assert [result["config"]["augment"] for result in results] == [None, "crop=1,flip", None]
-    assert [result["config"]["normalise"] for result in results] == ["first-task", "first-task", "8:4"]
-    assert len({str(result["losses"]) for result in results}) == 3
+    assert [result["config"]["augment"] for result in results] == [None, "crop=1,flip", None, None]
+    assert [result["config"]["normalise"] for result in results] == ["first-task", "first-task", "8:4", "image"]
+    assert len({str(result["losses"]) for result in results}) == 4
+    assert len({result["stream"]["hash"] for result in results}) == 1
     with pytest.raises(ValueError, match="exact normalises in its own feature map"):
         run(RunSpec("exact", normalise="8:4"), stream)
+
+
+def test_a_run_on_images_with_their_own_mean_and_std_is_one_on_images_that_have_been_standardised() -> None:
+    stream = split_digits(0)[:2]
+    given = replace(stream, **{
+        name: replace(part, x=standardised(part.x))
+        for name, part in {"train_part": stream.train_part, "test_part": stream.test_part}.items()
+    })  # fmt: skip
+    for method in ("finetune", "exact"):
+        spec = RunSpec(method, epochs=1)
+        one, other = run(replace(spec, normalise="image"), stream), run(spec, given)
+        assert one["matrix"] == other["matrix"]
+        assert one["config"]["normalise"] == "image"
 
 
 def test_a_method_that_is_told_the_task_answers_with_what_it_learned_in_that_task() -> None:

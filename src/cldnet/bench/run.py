@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -21,7 +21,7 @@ from cldnet.bench.machine import machine_text, peak_rss, reset_peak_rss, version
 from cldnet.bench.validation import StrictTable
 from cldnet.data.stream import Stream
 from cldnet.data.streams import Outside, check_outside, read_outside
-from cldnet.data.transforms import CONSTANTS, FIRST_TASK, Augment, constants
+from cldnet.data.transforms import CONSTANTS, FIRST_TASK, PER_IMAGE, Augment, constants, standardised
 from cldnet.device import resolve_device, threads
 from cldnet.estimator.footprint import footprint, paper_capacity
 from cldnet.math.metrics import average_accuracy, scores
@@ -76,7 +76,7 @@ class RunSpec:
     backbone_options: Mapping[str, Any] = field(default_factory=dict)
     threads: int | None = None
     augment: str = ""  # how training images are varied, as "crop=4,flip"; see `cldnet.data.transforms.Augment`
-    normalise: str = FIRST_TASK  # or constants; see `cldnet.data.transforms.constants`
+    normalise: str = FIRST_TASK  # or image, or constants; see `cldnet.data.transforms.constants`
     outside: str = ""  # data from outside the stream; see `cldnet.data.streams.read_outside`
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class RunSpec:
         self.check_outside()
         if self.augment:
             Augment.from_text(self.augment)
-        if self.normalise != FIRST_TASK and self.normalise not in CONSTANTS:
+        if self.normalise not in (FIRST_TASK, PER_IMAGE, *CONSTANTS):
             channels = max(part.count("+") + 1 for part in self.normalise.split(":"))
             constants(self.normalise, (channels, 1, 1), pixels=False)
 
@@ -165,17 +165,21 @@ def _run(
     started = time.perf_counter()
     reset_peak_rss()
     augment = Augment.from_text(spec.augment) if spec.augment else None
-    learner = _learner(spec, stream)
+    learner, inputs = _learner(spec, stream), stream
+    per_image = spec.normalise == PER_IMAGE
+    if per_image:
+        own_train, own_test = (replace(part, x=standardised(part.x)) for part in (stream.train_part, stream.test_part))
+        inputs = replace(stream, train_part=own_train, test_part=own_test)
     if outside is not None and isinstance(learner, TakesOutsideData):
-        learner.take_outside(outside.x)
+        learner.take_outside(standardised(outside.x) if per_image else outside.x)
     for net in frozen_nets(learner):
         net.to(resolve_device("auto"))  # of all computations, a frozen net's gain most from a GPU
     # Augmented images differ each time: their vectors would fill the disk and never be used again.
     remembered = nullcontext() if augment is not None else remembering(learner)
     epochs, batch_size = (spec.epochs, spec.batch_size) if stream.online is None else (1, stream.online)
-    recorder = Recorder(learner, stream, record)
+    recorder = Recorder(learner, inputs, record)
     with remembered as cache:
-        for number, task in enumerate(stream):
+        for number, task in enumerate(inputs):
 
             def on_step(progress: Progress, number: int = number) -> None:
                 on_progress((number + progress.step / progress.steps) / len(stream))
@@ -210,7 +214,7 @@ def _run(
             "epochs": 1 if learner.traits.one_pass else epochs,
             "batch_size": max(batch_size, learner.min_batch),
             "augment": None if augment is None else str(augment),
-            "normalise": "its own" if isinstance(learner.scale, NoScaling) else spec.normalise,
+            "normalise": "its own" if isinstance(learner.scale, NoScaling) and not per_image else spec.normalise,
             "backbone_options": {name: config_to_json(value) for name, value in backbone_options.items()},
             "method": config_to_json(learner.config),
         },

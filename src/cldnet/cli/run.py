@@ -68,7 +68,8 @@ def run_command(
     normalise: Annotated[
         str | None,
         typer.Option(
-            help="first-task (its training statistics), or constants, in pixel values: imagenet, 127.5:127.5, …"
+            help="first-task (its training statistics), image (each image's own mean and std), or constants, in pixel "
+            "values: imagenet, 127.5:127.5, …"
         ),
     ] = None,
     outside: Annotated[

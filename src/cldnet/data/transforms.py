@@ -13,6 +13,8 @@ from cldnet.text import nearest_names
 
 #: Mean and std of the first task's training data; nothing of later tasks or of the test part.
 FIRST_TASK = "first-task"
+#: Each image's own mean and std: nothing is learned from other images. See `standardised`.
+PER_IMAGE = "image"
 
 #: Mean and std per channel, as papers use them, in the units of uint8. Those of a data set are over all its training images,
 #: so they know a little of later tasks; ImageNet's do not.
@@ -29,20 +31,22 @@ CONSTANTS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 def constants(
     text: str, input_shape: tuple[int, ...], pixels: bool = True
 ) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Parse how to normalise: ``None`` for the first task's statistics, else mean and std per channel.
+    """Parse how to normalise: ``None`` for the first task's or the image's own statistics, else mean and std per channel.
 
-    ``text`` is ``"first-task"``, a name in `CONSTANTS`, or ``MEAN:STD`` with plus signs between channels; a single constant
-    serves all channels. With ``pixels``, inputs are uint8: constants that only fit 0 to 1 are then an error.
+    ``text`` is ``"first-task"``, ``"image"``, a name in `CONSTANTS`, or ``MEAN:STD`` with plus signs between channels; a
+    single constant serves all channels. With ``pixels``, inputs are uint8: constants that only fit 0 to 1 are then an error.
     """
     if text == FIRST_TASK:
         return None
     if len(input_shape) < 2:
         raise ValueError(f"normalise={text!r} is for images; for tables use {FIRST_TASK!r}.")
+    if text == PER_IMAGE:
+        return None
     try:
         mean, std = CONSTANTS.get(text) or [tuple(map(float, part.split("+"))) for part in text.split(":")]
     except ValueError:
         raise ValueError(
-            f"normalise={text!r} should be {FIRST_TASK}, one of {', '.join(CONSTANTS)}, or numbers as "
+            f"normalise={text!r} should be {FIRST_TASK}, {PER_IMAGE}, one of {', '.join(CONSTANTS)}, or numbers as "
             "125.3+123.0+113.9:63.0+62.1+66.7 (means, then stds, in the units of the images)."
         ) from None
     if pixels and max(std) <= 1:
@@ -55,6 +59,23 @@ def constants(
             f"normalise={text!r} has {len(mean)} means and {len(std)} stds; the images have {channels} channels."
         )
     return mean * (channels // len(mean)), std * (channels // len(std))
+
+
+def standardised(images: Tensor) -> Tensor:
+    """Subtract each image's own mean and divide by its own std, over all of its channels; a constant image becomes zeros.
+
+    Examples
+    --------
+    >>> standardised(torch.tensor([[[0, 2], [2, 0]]], dtype=torch.uint8))
+    tensor([[[-1.,  1.],
+             [ 1., -1.]]])
+    """
+    result = torch.empty(images.shape, dtype=torch.float32, device=images.device)
+    for part, into in zip(images.split(4096), result.split(4096), strict=True):
+        flat = part.flatten(1).float()
+        flat = flat - flat.mean(1, keepdim=True)
+        into.copy_((flat / flat.square().mean(1, keepdim=True).sqrt().clamp_min(1e-6)).reshape(part.shape))
+    return result
 
 
 @dataclass(frozen=True)
