@@ -110,7 +110,7 @@ def test_the_table_keeps_its_rows_and_the_largest_cosine_is_told(
         extended(clf, capacity)
     longer = clf._fitted().learner.basis
     assert longer.shape == (capacity, embed_dim)
-    assert torch.equal(longer[:4], table)
+    assert torch.equal(longer[: len(table)], table)
     cosines = (longer.double() @ longer.double().T).fill_diagonal_(0).abs()
     assert clf.largest_cosine_ == pytest.approx(float(cosines.max()), abs=1e-6)
     assert (clf.largest_cosine_ < 1e-6) == (capacity <= embed_dim)

@@ -140,14 +140,13 @@ def record_sessions() -> dict[str, Any]:
     """Sessions of every layout, resumed from the checkpoint that a process left behind when it died."""
     found = {}
     for layout in layouts("sessions"):
-        for name in ("exact", "hbo"):
-            with tempfile.TemporaryDirectory() as folder:
-                checkpoint = Path(folder) / "session"
-                shutil.copyfile(FIXTURES / "sessions" / layout / f"{name}.cldnet", checkpoint)
-                clf = stored(layout, name)
-                with clf.session(checkpoint, every=0):
-                    clf.partial_fit(MORE[name], ["emu"] * len(MORE[name]))
-            found[f"{layout}/{name}"] = answers(clf)
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = Path(folder) / "session"
+            shutil.copyfile(FIXTURES / "sessions" / layout / "exact.cldnet", checkpoint)
+            clf = stored(layout, "exact")
+            with clf.session(checkpoint, every=0):
+                clf.partial_fit(MORE["exact"], ["emu"] * len(MORE["exact"]))
+        found[f"{layout}/exact"] = answers(clf)
     return found
 
 

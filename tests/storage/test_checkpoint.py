@@ -192,16 +192,26 @@ def begun(name: str, layout: int) -> tuple[CLDNetClassifier, np.ndarray, int]:
     return clf, np.arange(4 * rows).reshape(rows, 4) * 7 % 23 / 4.0 - 9.0, steps
 
 
-@pytest.mark.parametrize("name", ["exact", "hbo"])
 @pytest.mark.parametrize("layout", range(3, store.SCHEMA + 1))
-def test_sessions_of_every_layout_are_gone_on_with(layout: int, name: str, power: Power, tmp_path: Path) -> None:
-    shutil.copyfile(SESSIONS / str(layout) / f"{name}.cldnet", tmp_path / "session")
-    (clf, x, steps), (straight, _, _) = begun(name, layout), begun(name, layout)
+def test_sessions_of_every_layout_are_resumed(layout: int, power: Power, tmp_path: Path) -> None:
+    shutil.copyfile(SESSIONS / str(layout) / "exact.cldnet", tmp_path / "session")
+    (clf, x, steps), (straight, _, _) = begun("exact", layout), begun("exact", layout)
     with clf.session(tmp_path / "session", every=0):
         clf.partial_fit(x, ["emu"] * len(x))
     assert power.steps == steps - 1 - 2, "two steps were done when the file was written"
     straight.partial_fit(x, ["emu"] * len(x))
     np.testing.assert_allclose(clf.decision_function(x[:9]), straight.decision_function(x[:9]), atol=1e-4)
+    assert clf.classes_.tolist() == ["cat", "dog", "emu", "owl"]
+
+
+@pytest.mark.parametrize("layout", range(3, store.SCHEMA + 1))
+def test_a_session_of_hbo_before_it_had_sub_classes_is_refused_and_can_begin_again(layout: int, tmp_path: Path) -> None:
+    shutil.copyfile(SESSIONS / str(layout) / "hbo.cldnet", tmp_path / "session")
+    clf, x, _ = begun("hbo", layout)
+    with pytest.raises(ValueError, match="belongs to another session"), clf.session(tmp_path / "session"):
+        clf.partial_fit(x, ["emu"] * len(x))
+    with clf.session(tmp_path / "new"):
+        clf.partial_fit(x, ["emu"] * len(x))
     assert clf.classes_.tolist() == ["cat", "dog", "emu", "owl"]
 
 

@@ -124,6 +124,26 @@ def test_more_rows_than_can_have_been_are_refused(tmp_path: Path, name: str) -> 
         CLDNetClassifier.load(tmp_path / "model")
 
 
+@pytest.mark.parametrize(
+    ("bound", "why"),
+    [
+        ([1, 1, 0, 0, 0, 0], "classes without a vector"),
+        ([1, 1, 1, 1, 0, 0], "vectors without a class"),
+        ([1, 1, -1, 0, 0, 0], "classes without a vector"),
+        ([1, 1, 7, 0, 0, 0], "more vectors than the 8 of the table"),
+        ([2**62, 2**62, 2**62, 0, 0, 0], "more vectors than the 8 of the table"),  # their sum would overflow
+        ([1, 1, 1], r"'bound' is int64 of shape \(3,\)"),
+    ],
+)
+def test_bindings_to_vectors_that_cannot_be_are_refused(bound: list[int], why: str, tmp_path: Path) -> None:
+    hbo().save(tmp_path / "model")
+    tensors, manifest = store.read(tmp_path / "model")
+    assert tensors["bound"].tolist() == [1, 1, 1, 0, 0, 0]
+    store.write(tmp_path / "model", {**tensors, "bound": torch.tensor(bound)}, manifest)
+    with pytest.raises(ValueError, match=why):
+        CLDNetClassifier.load(tmp_path / "model", backbone=Pooled())
+
+
 @pytest.mark.parametrize("shape", [[1 << 13, 1 << 13], [1, 1 << 26], [4, 3]])
 def test_a_users_module_is_not_tried_on_images_of_a_size_that_a_stranger_chose(
     shape: list[int], tmp_path: Path

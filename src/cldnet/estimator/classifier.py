@@ -63,9 +63,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     solver : {"exact", "hbo"}
         ``"exact"``: one pass over a fixed feature map; the solution of all data ever seen at once. ``"hbo"``: a net
-        trained by gradient steps through the paper's projectors towards its class vectors (EAE, Eq. 6 to 9). The paper's
-        HSIC step (Eq. 5) is left out, since it did not help on validation data; the method ``cldnet-paper`` of the
-        benchmark has it. It needs inputs of many dimensions, since each task uses up some of them permanently.
+        trained by gradient steps through the paper's projectors towards its class vectors (EAE, Eq. 6 to 9), after an HSIC
+        bottleneck (Eq. 5) at the start of the first task. It needs inputs of many dimensions, since each task uses up some
+        of them permanently.
     backbone : str or nn.Module
         ``"auto"``, a name in `cldnet.nets.BACKBONES`, a `cldnet.nets.FeatureMap` (fitted or not), or a module of your
         own that maps inputs to vectors. A module is copied; ``"exact"`` freezes it, ``"hbo"`` trains it.
@@ -74,7 +74,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     embed_dim : int
         ``"hbo"``: dimension of the class vectors. Up to that many classes are orthogonal; with a larger ``capacity`` their
         |cosine| is bounded by 0.04, or by 1.6 times the Welch bound where that is more (and by some more beyond 14 classes
-        per dimension, see `cldnet.math.basis.reachable_gamma`; the table of 10,000 classes takes minutes to make).
+        per dimension, see `cldnet.math.basis.reachable_gamma`; the table of 10,000 classes takes minutes to make). Vectors
+        beyond ``capacity`` are for sub-classes: a class of 200 samples or more gets several of them, up to 40. With 25
+        classes or fewer, lower ``capacity`` so that each can have 40.
     alpha : "gcv" or float
         ``"exact"``: ridge penalty, by default chosen from the sums by generalised cross-validation. ``"hbo"``: the
         projectors' α (Eq. 6) if it is a number; by default 30.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cldnet.estimator.model import Model
-from cldnet.methods.cldnet import CLDNet
+from cldnet.methods.cldnet import CLDNet, class_scores, vectors_by_class
 from cldnet.methods.exact import Exact
 from cldnet.nets import Expanded, FeatureMap, FrozenNet, RandomFourier, RandomReLU, WhitenedPatches, is_described
 from cldnet.nets.features import (
@@ -88,6 +88,7 @@ class _VectorScores(nn.Module):
     """Scores of scaled inputs by a trained net and class vectors."""
 
     basis: Tensor
+    vectors: Tensor
 
     def __init__(self, learner: CLDNet, columns: Tensor) -> None:
         super().__init__()
@@ -95,10 +96,13 @@ class _VectorScores(nn.Module):
         if isinstance(self.net, FrozenNet):
             self.net = copy.deepcopy(self.net)
             self.net.body = _traceable_body(self.net.body, self.net.input_shape)  # type: ignore[assignment]
-        self.register_buffer("basis", learner.basis[columns])
+        counts = learner.vector_counts
+        self.register_buffer("basis", learner.basis[: int(counts.sum())])
+        self.register_buffer("vectors", vectors_by_class(counts)[columns])
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.config.similarity(self.embedding(self.net(x)), self.basis) / self.config.temperature
+        near = self.config.similarity(self.embedding(self.net(x)), self.basis) / self.config.temperature
+        return class_scores(near, self.vectors)
 
 
 def traceable_map(features: FeatureMap) -> nn.Module:

@@ -30,7 +30,6 @@ __all__ = [
 METHODS: Mapping[str, str] = {
     "cldnet": "cldnet.methods.cldnet:CLDNet",
     "cldnet-paper": "cldnet.methods.cldnet:CLDNetPaper",
-    "cldnet-hybrid": "cldnet.methods.cldnet_hybrid:CLDNetHybrid",
     "exact": "cldnet.methods.exact:Exact",
     "finetune": "cldnet.methods.finetune:Finetune",
     "joint": "cldnet.methods.joint:Joint",

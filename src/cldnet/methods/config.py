@@ -188,7 +188,7 @@ _PARTS_OF_MODULE = {
     "projection": ("BatchMean", "EverySample", "EverySecondPatch", "EveryVector"),
     "variants": (
         *("NormalisedHSIC", "TraceHSIC", "EveryStep", "TaskEnd", "Cosine", "InnerProduct", "FixedRate", "PerAlpha"),
-        *("EmbeddingAlone", "InTurn", "Together", "Last", "FreeLast", "FixedLast"),
+        *("BottleneckFirst", "EmbeddingAlone", "InTurn", "Together", "Last", "FreeLast", "FixedLast"),
         *("SeenClasses", "TaskClasses", "AllClasses"),
     ),
 }

@@ -220,9 +220,9 @@ class Exact(MappedLearner):
         lowest = known.amin(1, keepdim=True) - 1 if len(live) else known.new_zeros(len(known), 1)
         return lowest.expand(-1, self.seen).index_copy(1, live, known)
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Load a state, also one of before ``G`` was packed."""
-        super().load_state(upgraded(state))
+    def upgraded(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Pack ``G``, which older states have as a matrix."""
+        return upgraded(state)
 
 
 def _warn_of_extremes(alpha: float | None, energy: float) -> None:

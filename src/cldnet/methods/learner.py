@@ -237,10 +237,15 @@ class Learner(nn.Module, ABC):
     def resize_for(self, state: Mapping[str, Tensor]) -> None:
         """Adapt tensors whose shapes change during learning to a state that is about to be loaded."""
 
+    def upgraded(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Convert the state of an older version to today's form; others stay as they are."""
+        return dict(state)
+
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Load what `state_dict` returned. Use a fresh learner: a wrong state may be loaded in part."""
+        state = self.upgraded(state)
         self.resize_for(state)
-        self.load_state_dict(dict(state), strict=True)
+        self.load_state_dict(state, strict=True)
 
     def __getstate__(self) -> dict[str, Any]:
         # torch leaks memory when it copies or unpickles a generator, and every `partial_fit` copies its learner.

@@ -21,7 +21,6 @@ from cldnet.data.labels import LabelTable, as_labels
 from cldnet.device import generator
 from cldnet.methods import build_learner
 from cldnet.methods.learner import Learner, Setting
-from cldnet.methods.mapped import upgraded
 from cldnet.nets import Described, FeatureMap, build_described, is_described, out_features
 from cldnet.nets.fingerprint import WrongModule
 from cldnet.storage.format import UNEXPECTED_ERRORS, explain_memory_error
@@ -124,7 +123,7 @@ def empty_learner(method: str, backbone: str | nn.Module, setting: Setting, opti
 
 def check_shapes(tensors: Mapping[str, Tensor], learner: Learner) -> None:
     """Refuse a state with other names, shapes or types than a learner has, which may be on the meta device."""
-    found, backbone = upgraded(tensors), learner.backbone
+    found, backbone = learner.upgraded(tensors), learner.backbone
     foreign = backbone is not None and not type(backbone).__module__.startswith("cldnet.")
     learner.resize_for(found)
     # The projectors of a user's module follow from running it: they are compared when it is built.
@@ -133,15 +132,15 @@ def check_shapes(tensors: Mapping[str, Tensor], learner: Learner) -> None:
 
 def check_state(tensors: Mapping[str, Tensor], learner: Learner, labels: LabelTable) -> None:
     """Refuse values that a learner cannot have with these labels."""
-    found, features = upgraded(tensors), getattr(learner, "features", None)
+    found, features = learner.upgraded(tensors), getattr(learner, "features", None)
     check_values(found, USER_MODULES if features is None or is_described(features) else (*USER_MODULES, "features."))
     seen, capacity = int(found["counters"][1]), learner.setting.capacity
     if seen != len(labels) or labels.capacity != capacity:
         raise ValueError(
             f"its tensors have {seen} classes and room for {capacity}, its labels {len(labels)} and room for {labels.capacity}"
         )
-    if len(found.get("basis", range(seen))) < seen:
-        raise ValueError("there are classes without a vector")
+    if "bound" in found:
+        _check_bound(found["bound"], seen, len(found["basis"]))
     if "class_weights" not in found:
         return
     if float(found["class_weights"].sum()) > 1.01 * float(found["rows"]) + 1:  # weights are rounded
@@ -150,6 +149,14 @@ def check_state(tensors: Mapping[str, Tensor], learner: Learner, labels: LabelTa
         raise ValueError("its map was fitted on more classes than there are")
     if any(bool((found[name][seen:] != 0).any()) for name in ("class_sums", "class_weights")):
         raise ValueError("classes that were never learned have sums")
+
+
+def _check_bound(bound: Tensor, seen: int, vectors: int) -> None:
+    """Refuse classes without a vector, and vectors that the table does not have; no numbers mean one vector per class."""
+    if len(bound) and bool((bound[:seen] < 1).any() | (bound[seen:] != 0).any()):
+        raise ValueError("there are classes without a vector, or vectors without a class")
+    if max(seen, int(bound.clamp(max=vectors + 1).sum())) > vectors:
+        raise ValueError(f"its {seen} classes are bound to more vectors than the {vectors} of the table")
 
 
 def _check_affordable(module: nn.Module, shape: tuple[int, ...]) -> None:

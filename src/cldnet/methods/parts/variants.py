@@ -49,11 +49,27 @@ class Together:
 
 
 @dataclass(frozen=True)
+class BottleneckFirst:
+    """HBO on its own before the first task's first step of EAE, where all projectors are the identity; then EAE alone.
+
+    The hidden layers take ``epochs`` passes over the task in batches of ``batch_size``, by Adam.
+    """
+
+    epochs: int = 1
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"BottleneckFirst takes a positive {name}, not {getattr(self, name)}.")
+
+
+@dataclass(frozen=True)
 class EmbeddingAlone:
     """Line 10 alone: one step of EAE, without the HSIC bottleneck."""
 
 
-Steps = InTurn | Together | EmbeddingAlone
+Steps = InTurn | Together | BottleneckFirst | EmbeddingAlone
 
 
 # How the embedding layer learns.
@@ -82,22 +98,22 @@ class FixedLast(Last):
     learns: ClassVar[bool] = False
 
 
-# Which classes the softmax of Eq. 8 runs over.
+# Which vectors the softmax of Eq. 8 runs over.
 
 
 @dataclass(frozen=True)
 class SeenClasses:
-    """All classes seen so far: new classes are contrasted with old ones."""
+    """Those of all classes seen so far: new classes are contrasted with old ones."""
 
 
 @dataclass(frozen=True)
 class TaskClasses:
-    """The current task's classes only ("local softmax"); tasks are never contrasted."""
+    """Those of the current task's classes only ("local softmax"); tasks are never contrasted."""
 
 
 @dataclass(frozen=True)
 class AllClasses:
-    """Every vector of the table, including those of future classes."""
+    """The whole table, including vectors that no class is bound to yet."""
 
 
 Softmax = SeenClasses | TaskClasses | AllClasses
