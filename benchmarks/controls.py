@@ -1,4 +1,4 @@
-"""Controls for the HSIC bottleneck of ``cldnet``: the same number of first steps with another aim; see specs/hsic.toml."""
+"""Controls for the HSIC bottleneck of ``cldnet``: each replaces the HSIC phase of the first task; see specs/hsic.toml."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Rescaled", "WarmUp"]
 
 
 class WarmUp(CLDNet):
-    """Cross-entropy instead of HSIC in the first steps: Eq. 8, over a copy of the embedding layer that is thrown away."""
+    """Train with cross-entropy (Eq. 8) instead of HSIC, then restore the embedding layer's initial weights."""
 
     title = "CLDNet, cross-entropy instead of HSIC"
 
@@ -31,7 +31,7 @@ class WarmUp(CLDNet):
 
 
 class Rescaled(CLDNet):
-    """The initial weights, each layer merely rescaled to the norm that the HSIC bottleneck would have given it."""
+    """Keep the initial weights, but rescale each parameter to the norm that the HSIC bottleneck gives it."""
 
     title = "CLDNet, weights rescaled as by HSIC"
 

@@ -655,6 +655,15 @@ def test_the_bottleneck_comes_first_and_moves_the_hidden_layers_towards_the_boun
     assert all(torch.equal(a, b) for a, b in zip(weights, after.net.parameters(), strict=True))
 
 
+def test_samples_of_weight_zero_do_not_switch_the_bottleneck_off():
+    task = blobs([0, 1])
+    weight = torch.ones(len(task)).index_fill(0, torch.arange(0, len(task), 10), 0.0)
+    learner = make(method="cldnet", embed_dim=40, steps=BottleneckFirst(batch_size=40))
+    before = [p.detach().clone() for p in learner.net.parameters()]
+    learner.begin_task(TaskData(task.x, task.y, weight))
+    assert not any(torch.equal(a, b) for a, b in zip(before, learner.net.parameters(), strict=True))
+
+
 def test_layers_further_from_the_embedding_layer_learn_more_slowly():
     class Convolved(nn.Module):
         def __init__(self):

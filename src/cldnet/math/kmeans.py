@@ -12,12 +12,12 @@ def nearest(x: Tensor, centers: Tensor) -> Tensor:
 
 
 def center_scores(x: Tensor, centers: Tensor) -> Tensor:
-    """Larger for nearer centers: ``x·c − ‖c‖²/2``, which is ``−‖x − c‖²/2`` up to what is equal for all centers."""
+    """Scores that are higher for nearer centers: ``x·c − ‖c‖²/2``, which is ``(‖x‖² − ‖x − c‖²)/2``."""
     return x @ centers.mT - centers.square().sum(1) / 2
 
 
 def kmeans(x: Tensor, count: int, generator: torch.Generator, steps: int = 8) -> Tensor:
-    """Centers ``(count, d)`` of clusters of rows ``(n, d)``, ``n ≥ count``; a cluster that becomes empty keeps its center.
+    """Cluster rows ``(n, d)``, ``n ≥ count``, and return the centers ``(count, d)``; an empty cluster keeps its center.
 
     Examples
     --------

@@ -6,8 +6,9 @@ where ``Y`` is the vector that a sample is bound to. **EAE** (Eq. 8, 9) moves al
 Every layer's projector absorbs the layer's inputs (Eq. 6), and every step goes through it: ``θ_l ← θ_l − λ P_l Δθ_l``. The
 prediction is the class whose vectors have the largest log-sum-exp of similarities.
 
-The paper leaves much open; each choice is a field of `CLDNetConfig`, and the defaults are those that did best on validation
-data. `CLDNetPaper` is the literal reading: one vector per class, HBO and EAE in turn at every batch, the paper's constants.
+The paper leaves much open; each choice is a field of `CLDNetConfig`. The presets of ``cldnet.bench`` hold settings that were
+chosen on validation data. `CLDNetPaper` is the literal reading: one vector per class, HBO and EAE in turn at every batch, the
+paper's constants.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ from cldnet.nets import out_features
 from cldnet.nets.hooks import Flow
 from cldnet.nets.layers import linear
 
-#: Most vectors of the table beyond one per class: as many as 25 classes with 40 sub-classes each need.
+#: Largest number of vectors beyond one per class: enough for 25 classes with 40 sub-classes each.
 _SPARE = 1000
-#: Samples per sub-class that k-means looks at, at most, and those that pass through the net at once.
+#: Largest number of samples per sub-class that k-means uses.
 _SAMPLES = 256
+#: Batch size for computing the inputs of k-means.
 _BATCH = 1024
 
 
@@ -51,13 +53,11 @@ _BATCH = 1024
 class CLDNetConfig(GradientConfig):
     """The paper's hyper-parameters, and the choices that it leaves open (`cldnet.methods.parts.variants`)."""
 
-    lr: float = 7.0  # of the EAE step
+    lr: float = 7.0  # learning rate of the EAE step
     momentum: float = 0.0
-    hbo_lr: float = 3e-4  # of the HBO step
+    hbo_lr: float = 3e-4  # learning rate of the HBO step (by Adam in `BottleneckFirst`, else by SGD)
     beta: float = 500.0  # β of Eq. 5, the weight of the dependence on the label
-    embed_dim: int = (
-        1000  # dimension d of the class vectors; the table has C = d of them, or one per class if that is more
-    )
+    embed_dim: int = 1000  # dimension d of the class vectors; see `CLDNet.table_size` for their number C
     gamma: float = 0.04  # bound γ of their |cosine| (Eq. 3)
     vectors_per_class: int = 40  # most vectors that a class is bound to, as far as `embed_dim` leaves some
     samples_per_vector: int = 100  # fewest samples per vector: a small class is bound to fewer
@@ -72,9 +72,9 @@ class CLDNetConfig(GradientConfig):
     similarity: variants.Similarity = variants.InnerProduct()  # of an embedding and the class vectors
     rate: variants.Rate = variants.PerAlpha()  # the unit of `lr`
     dependence: variants.Dependence = variants.NormalisedHSIC()  # the form of HSIC
-    feed: Feed = EveryVector()  # what the projectors absorb,
-    alpha: Alpha = ConstantAlpha(30.0)  # how strongly,
-    when: variants.When = variants.EveryStep()  # and when
+    feed: Feed = EveryVector()  # what the projectors absorb
+    alpha: Alpha = ConstantAlpha(30.0)  # α of Eq. 6; a smaller α protects more strongly
+    when: variants.When = variants.EveryStep()  # when the projectors absorb
     steps: variants.Steps = variants.BottleneckFirst()
     softmax: variants.Softmax = variants.AllClasses()  # the vectors that it runs over
     last: variants.Last = variants.Last()  # how the embedding layer learns
@@ -139,9 +139,9 @@ class CLDNet(Learner):
     bound: Tensor
     hbo_optimizer: torch.optim.Optimizer
     eae_optimizer: torch.optim.Optimizer
-    owners: Tensor  # the class of every vector of the table, and
-    centers: Tensor  # the centers of the sub-classes of this task's new classes, in the order of their vectors
-    task_vectors: Tensor
+    owners: Tensor  # the class of each vector in the table
+    centers: Tensor  # sub-class centers of this task's new classes, in the order of their vectors
+    task_vectors: Tensor  # mask of the vectors that belong to this task's classes
 
     def __init__(self, net: nn.Module, setting: Setting, config: CLDNetConfig) -> None:
         super().__init__(setting)
@@ -246,7 +246,7 @@ class CLDNet(Learner):
         vectors = torch.arange(len(self.basis), device=self.basis.device)
         self.owners = torch.searchsorted(self.bound.cumsum(0), vectors, right=True) if len(self.bound) else vectors
         self.task_vectors = torch.isin(self.owners, task.class_rows)
-        # A class without samples needs no centers, but they have their place.
+        # A class without samples gets placeholder centers, so that centers and vectors stay aligned.
         centers = [
             self.sub_classes(x if len(x) else task.x[:1], int(self.bound[row]))
             for row, x in zip(new, samples, strict=True)
@@ -266,7 +266,7 @@ class CLDNet(Learner):
 
     @torch.no_grad()
     def sub_classes(self, x: Tensor, count: int) -> Tensor:
-        """Centers of a class's sub-classes, by k-means on what the first layer that learns gets of its samples."""
+        """Find the centers of a class's sub-classes by k-means on the inputs of the first layer that learns."""
         if self.vectors_bound == self.seen:  # every class has one vector: there is nothing to find
             return self.basis.new_empty(count, 0)
         some = torch.randperm(len(x), generator=self.generator)[: _SAMPLES * count].to(x.device)
@@ -301,8 +301,9 @@ class CLDNet(Learner):
         optimizer = torch.optim.Adam(hidden, lr=self.config.hbo_lr)
         for _ in range(phase.epochs):
             order = torch.randperm(len(task), generator=self.generator).to(task.x.device)
-            for batch in map(Batch.without_zeros, task.epoch(order, phase.batch_size, 0, 1)):
-                if len(batch.x) == 0 or (len(batch.x) < phase.batch_size < len(task)):
+            for whole in task.epoch(order, phase.batch_size, 0, 1):
+                batch = whole.without_zeros()
+                if len(batch.x) == 0 or len(whole.x) < min(phase.batch_size, len(task)):
                     continue  # HSIC of a few samples left over says little
                 x = self.scale(batch.x)
                 flow, z = self.forward_pass(x)
@@ -426,7 +427,7 @@ class CLDNet(Learner):
 
 
 def vectors_by_class(bound: Tensor) -> Tensor:
-    """Vectors that each class is bound to, ``(classes, most vectors of a class)``; the number of all of them stands for none.
+    """Indices of each class's vectors, ``(classes, largest count)``; short rows are padded with the number of all vectors.
 
     Examples
     --------

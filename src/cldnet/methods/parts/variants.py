@@ -50,7 +50,7 @@ class Together:
 
 @dataclass(frozen=True)
 class BottleneckFirst:
-    """HBO on its own before the first task's first step of EAE, where all projectors are the identity; then EAE alone.
+    """HBO alone at the start of the first task, while all projectors are the identity; then EAE alone.
 
     The hidden layers take ``epochs`` passes over the task in batches of ``batch_size``, by Adam.
     """
