@@ -15,6 +15,7 @@ import pickle
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import textwrap
@@ -237,7 +238,10 @@ def record_methods() -> dict[str, Any]:
 def record_cells() -> dict[str, Any]:
     """The key of every committed result by folder and file, or None if an older version made it that did not tell."""
     found: dict[str, Any] = {}
-    for file in sorted([*(ROOT / "results").rglob("*.json"), *(ROOT / "docs" / "demo").glob("*.json")]):
+    committed = subprocess.run(
+        ["git", "ls-files", "results", "docs/demo"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    for file in sorted(ROOT / name for name in committed.stdout.splitlines() if name.endswith(".json")):
         result = read_result(file)
         if result is not None:
             name = file.relative_to(ROOT)

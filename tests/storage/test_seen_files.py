@@ -186,6 +186,22 @@ def test_a_change_while_the_file_is_loaded_is_not_missed(path: Path, monkeypatch
     assert refuses(clf, path)
 
 
+def test_a_file_that_appears_while_it_is_loaded_may_have_changed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, read = tmp_path / "late", store.read
+
+    def read_what_appears(name: Path) -> Any:
+        path.rename(late)
+        return read(name)
+
+    monkeypatch.setattr(store, "read", read_what_appears)
+    clf = CLDNetClassifier.load(late)
+    monkeypatch.undo()
+    change(late)
+    assert refuses(clf, late)
+
+
 @pytest.mark.parametrize("step", ["SeenFiles.check_unchanged", "write"])
 def test_a_file_is_compared_and_replaced_under_its_lock(step: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clf, kept_out = CLDNetClassifier.load(path), list[bool]()

@@ -308,15 +308,13 @@ class SeenFiles:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def remember(self, path: str | os.PathLike[str]) -> SeenFiles:
-        """Remember a file as it is now; one that cannot be read stays as it was remembered."""
+        """Remember a file as it is now. Whatever is found where no file was, or none that could be read, is a change."""
         version = None
         with suppress(OSError):
             version = _version(path)
-        if version is None:
-            return self
         names = _path_digests(path)
         others = [(name, known) for name, known in self.versions.items() if name not in names]
-        return SeenFiles(dict([*others, *((name, version) for name in names)][-_MAX_FILES:]))
+        return SeenFiles(dict([*others, *((name, version or "") for name in names)][-_MAX_FILES:]))
 
     def check_unchanged(self, path: str | os.PathLike[str]) -> None:
         """Refuse a file that has changed since it was remembered. Call this with the file's lock held."""
