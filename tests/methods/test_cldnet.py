@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,11 +35,13 @@ from cldnet.methods.parts.variants import (
     EveryStep,
     FixedLast,
     FreeLast,
+    Given,
     InnerProduct,
     InTurn,
     Last,
     NormalisedHSIC,
     PerAlpha,
+    Principal,
     SeenClasses,
     TaskClasses,
     TaskEnd,
@@ -82,6 +85,7 @@ READINGS = {
     "when": [EveryStep(), TaskEnd(), TaskEnd(batch_size=7)],
     "steps": [InTurn(), Together(), Together(weight=0.1), BottleneckFirst(), EmbeddingAlone()],
     "last": [Last(), FreeLast(), FixedLast()],
+    "first_weights": [Given(), Principal(), Principal(samples=20)],
     "similarity": [Cosine(), InnerProduct()],
     "hidden_share": [1.0, 0.1],
     "lr_end": [1.0, 0.0],
@@ -662,6 +666,34 @@ def test_samples_of_weight_zero_do_not_switch_the_bottleneck_off():
     before = [p.detach().clone() for p in learner.net.parameters()]
     learner.begin_task(TaskData(task.x, task.y, weight))
     assert not any(torch.equal(a, b) for a, b in zip(before, learner.net.parameters(), strict=True))
+
+
+def test_the_first_task_sets_the_first_weights_and_samples_of_weight_zero_have_no_part():
+    task = blobs([0, 1])
+    with_zeros = TaskData(torch.cat([task.x, 100 + task.x]), task.y.repeat(2), torch.arange(160).lt(80).float())
+    found = []
+    for first, given_task in ((Given(), task), (Principal(), task), (Principal(), with_zeros)):
+        learner = make(method="cldnet", embed_dim=40, first_weights=first, steps=EmbeddingAlone(), hidden_share=0.0)
+        for each in (given_task, blobs([2, 3])):  # the second task leaves them as they are
+            fit_task(learner, each, epochs=1, batch_size=80)
+            found.append(learner.net.state_dict()["layers.1.weight"].clone())
+    random, random_after, principal, *others = found
+    assert torch.equal(random, random_after)
+    assert not torch.allclose(random, principal)
+    for other in others:
+        torch.testing.assert_close(other, principal)
+
+
+def test_a_layer_with_a_rate_of_zero_rests_and_may_learn_later():
+    learner = make(method="cldnet", embed_dim=40, widths=(24, 16), hidden_share=0.1, layer_decay=0.0)
+    first, second = (module for module in learner.net.layers if isinstance(module, nn.Linear))
+    before = first.weight.clone(), second.weight.clone()
+    fit_task(learner, blobs([0, 1]), epochs=1, batch_size=16)
+    assert torch.equal(first.weight, before[0])
+    assert not torch.equal(second.weight, before[1])
+    learner.config = replace(learner.config, layer_decay=1.0)
+    fit_task(learner, blobs([2, 3]), epochs=1, batch_size=16)
+    assert not torch.equal(first.weight, before[0])
 
 
 def test_layers_further_from_the_embedding_layer_learn_more_slowly():

@@ -40,6 +40,7 @@ from cldnet.methods.parts.projection import BatchMean, EveryVector, Feed, Projec
 from cldnet.nets import out_features
 from cldnet.nets.hooks import Flow
 from cldnet.nets.layers import linear
+from cldnet.nets.principal import set_principal_weights
 
 #: Largest number of vectors beyond one per class: enough for 25 classes with 40 sub-classes each.
 _SPARE = 1000
@@ -78,6 +79,7 @@ class CLDNetConfig(GradientConfig):
     steps: variants.Steps = variants.BottleneckFirst()
     softmax: variants.Softmax = variants.AllClasses()  # the vectors that it runs over
     last: variants.Last = variants.Last()  # how the embedding layer learns
+    first_weights: variants.FirstWeights = variants.Given()  # of the hidden layers
 
     limits: ClassVar = {
         "temperature": POSITIVE,
@@ -87,8 +89,8 @@ class CLDNetConfig(GradientConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("similarity", "rate", "dependence", "when", "steps", "softmax", "last"):
-            if not isinstance(getattr(self, name), getattr(variants, name.capitalize())):
+        for name in ("similarity", "rate", "dependence", "when", "steps", "softmax", "last", "first_weights"):
+            if not isinstance(getattr(self, name), getattr(variants, name.title().replace("_", ""))):
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} should be a part such as {getattr(type(self), name)}."
                 )
@@ -141,6 +143,7 @@ class CLDNet(Learner):
     eae_optimizer: torch.optim.Optimizer
     owners: Tensor  # the class of each vector in the table
     centers: Tensor  # sub-class centers of this task's new classes, in the order of their vectors
+    resting: list[nn.Parameter]  # what has a learning rate of 0 in this task
     task_vectors: Tensor  # mask of the vectors that belong to this task's classes
 
     def __init__(self, net: nn.Module, setting: Setting, config: CLDNetConfig) -> None:
@@ -195,11 +198,24 @@ class CLDNet(Learner):
             self.basis = made.contiguous()  # as after loading: rounding of products depends on the memory layout
         if self.tasks > 0:
             self.projection.freeze_unprotected(self.net)  # what cannot be projected learns in the first task only
+        elif isinstance(self.config.first_weights, variants.Principal):
+            self.set_first_weights(task, self.config.first_weights.samples)
+        rates = self.rates()
+        self.resting = [p for group in rates if group["lr"] == 0 for p in group["params"] if p.requires_grad]
+        for parameter in self.resting:
+            parameter.requires_grad_(False)  # what does not move needs no derivatives
         self.bind_classes(task)
         self.hbo_optimizer = sgd(self.parameters(), lr=self.config.hbo_lr, momentum=self.config.momentum)
-        self.eae_optimizer = sgd(self.rates(), lr=self.config.lr, momentum=self.config.momentum)
+        self.eae_optimizer = sgd(rates, lr=self.config.lr, momentum=self.config.momentum)
         if self.tasks == 0 and isinstance(self.config.steps, variants.BottleneckFirst):
             self.bottleneck_first(task, self.config.steps)
+
+    def set_first_weights(self, task: TaskData, count: int) -> None:
+        """Set the hidden layers' weights by some of the first task's samples."""
+        x = task.x if task.weight is None else task.x[task.weight > 0]
+        some = torch.randperm(len(x), generator=self.generator)[:count].to(x.device)
+        batches = [self.scale(x[part]) for part in some.split(_BATCH)]
+        set_principal_weights(self.net, self.projection.hooks, batches, self.generator)
 
     def observe(self, batch: Batch) -> Tensor:
         """Learn from one batch: the inner loop of Algorithm 1."""
@@ -274,8 +290,9 @@ class CLDNet(Learner):
         return kmeans(torch.cat(inputs), count, self.generator)
 
     def first_input(self, flow: Flow, z: Tensor) -> Tensor:
-        """The input of the first layer that learns, one row per sample. It does not change while the net learns."""
-        return flow.inputs[0].reshape(len(z), -1)
+        """The input of the first layer that learns, one row per sample. It does not change during the task."""
+        learn = [layer.owner.weight.requires_grad for layer in flow.layers]
+        return flow.inputs[learn.index(True)].reshape(len(z), -1)
 
     @torch.no_grad()
     def bind(self, flow: Flow, z: Tensor, y: Tensor) -> Tensor:
@@ -363,7 +380,7 @@ class CLDNet(Learner):
             shares.update(dict.fromkeys(layer.owner.parameters(), config.conv_share if layer.convolution else share))
             share *= 1.0 if layer.convolution else config.layer_decay
         hidden = [{"params": [parameter], "lr": share * config.lr} for parameter, share in shares.items()]
-        return [*hidden, {"params": list(self.embedding.parameters())}]
+        return [*hidden, {"params": list(self.embedding.parameters()), "lr": config.lr}]
 
     def finish(self, task: TaskData) -> None:
         """Absorb the task if that waits for its end (`TaskEnd`), and rebuild the projectors from their sums."""
@@ -374,7 +391,9 @@ class CLDNet(Learner):
                         flow, _ = self.forward_pass(self.scale(batch.x))
                     self.absorb(flow, progress=1.0, updates=batch.steps)  # α as at the end of a task
         self.projection.rebuild()
-        del self.hbo_optimizer, self.eae_optimizer, self.owners, self.centers, self.task_vectors
+        for parameter in self.resting:
+            parameter.requires_grad_(True)
+        del self.resting, self.hbo_optimizer, self.eae_optimizer, self.owners, self.centers, self.task_vectors
         self.zero_grad(set_to_none=True)
 
     def score(self, x: Tensor) -> Tensor:

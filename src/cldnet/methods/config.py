@@ -189,7 +189,7 @@ _PARTS_OF_MODULE = {
     "variants": (
         *("NormalisedHSIC", "TraceHSIC", "EveryStep", "TaskEnd", "Cosine", "InnerProduct", "FixedRate", "PerAlpha"),
         *("BottleneckFirst", "EmbeddingAlone", "InTurn", "Together", "Last", "FreeLast", "FixedLast"),
-        *("SeenClasses", "TaskClasses", "AllClasses"),
+        *("SeenClasses", "TaskClasses", "AllClasses", "Given", "Principal"),
     ),
 }
 #: Parts of configurations by the name of their class, as files name them, and the modules of these classes.

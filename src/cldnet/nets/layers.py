@@ -89,5 +89,6 @@ class CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images to features ``(n, hidden[-1])``."""
-        features: Tensor = self.layers(x.unsqueeze(1) if x.ndim == 3 else x)
+        x = x.unsqueeze(1) if x.ndim == 3 else x
+        features: Tensor = self.layers(x.contiguous(memory_format=torch.channels_last))  # twice as fast on CPUs
         return features

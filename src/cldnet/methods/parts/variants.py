@@ -98,6 +98,28 @@ class FixedLast(Last):
     learns: ClassVar[bool] = False
 
 
+# The hidden layers' first weights.
+
+
+@dataclass(frozen=True)
+class Given:
+    """Those that the net comes with: random ones, or a trained net's."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Principal directions of each layer's inputs in the first task, in mirrored pairs; see `cldnet.nets.principal`."""
+
+    samples: int = 4096  # most samples that they are computed from
+
+    def __post_init__(self) -> None:
+        if not self.samples >= 1:
+            raise ValueError(f"Principal takes a positive number of samples, not {self.samples}.")
+
+
+FirstWeights = Given | Principal
+
+
 # Which vectors the softmax of Eq. 8 runs over.
 
 
