@@ -1,16 +1,24 @@
-"""Controls for the HSIC bottleneck of ``cldnet``: each replaces the HSIC phase of the first task; see specs/hsic.toml."""
+"""Controls for ``cldnet``.
+
+`WarmUp` and `Rescaled` replace the HSIC phase of the first task (specs/hsic.toml). `SubclassSLDA` gives SLDA the sub-classes of
+``cldnet`` (specs/table1-slda.toml).
+"""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import ClassVar
 
+import torch
+from torch import Tensor, nn
+
+from cldnet.math.kmeans import kmeans, nearest
 from cldnet.methods.cldnet import CLDNet
 from cldnet.methods.gradient import descend
-from cldnet.methods.learner import Batch, TaskData
+from cldnet.methods.learner import Batch, Setting, TaskData
 from cldnet.methods.parts.variants import BottleneckFirst
+from cldnet.methods.slda import SLDA, SLDAConfig, discriminants
 
-__all__ = ["Rescaled", "WarmUp"]
+__all__ = ["Rescaled", "SubclassSLDA", "WarmUp"]
 
 
 class WarmUp(CLDNet):
@@ -20,12 +28,13 @@ class WarmUp(CLDNet):
 
     def bottleneck_first(self, task: TaskData, phase: BottleneckFirst) -> None:
         before = {name: tensor.clone() for name, tensor in self.embedding.state_dict().items()}
-        optimizer = torch.optim.Adam(self.parameters(), lr=self.config.hbo_lr)
+        learning = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.Adam(learning, lr=self.config.hbo_lr)
         for batch in first_batches(self, task, phase):
             x = self.scale(batch.x)
             flow, z = self.forward_pass(x)
             loss = self.embedding_loss(z, self.bind(flow, z, batch.y), batch.weight)
-            gradients = dict(zip(self.parameters(), torch.autograd.grad(loss, [*self.parameters()]), strict=True))
+            gradients = dict(zip(learning, torch.autograd.grad(loss, learning), strict=True))
             descend(optimizer, gradients, clip=float("inf"))
         self.embedding.load_state_dict(before)
 
@@ -41,6 +50,59 @@ class Rescaled(CLDNet):
         with torch.no_grad():
             for parameter, old in zip(self.net.parameters(), before, strict=True):
                 parameter.copy_(_with_norm(old, parameter))
+
+
+class SubclassSLDA(SLDA):
+    """SLDA with a mean per sub-class, which k-means finds on the features when a class arrives.
+
+    The class with the largest log-sum-exp over its sub-classes wins, each weighted by its share of the class.
+
+    References
+    ----------
+    T. Hastie, R. Tibshirani, "Discriminant Analysis by Gaussian Mixtures", Journal of the Royal Statistical Society B, 1996.
+    https://doi.org/10.1111/j.2517-6161.1996.tb02073.x
+    """
+
+    title = "SLDA with sub-classes"
+    count = 40
+    samples = 100  # fewest samples per sub-class
+    kinds: ClassVar = {**SLDA.kinds, "mean_sums": "sums", "mean_weights": "sums"}
+
+    def __init__(self, net: nn.Module, setting: Setting, config: SLDAConfig) -> None:
+        super().__init__(net, setting, config)
+        means = setting.capacity * self.count
+        self.mean_sums: Tensor = nn.Buffer(self.class_sums.new_zeros(means, self.class_width))
+        self.mean_weights: Tensor = nn.Buffer(self.class_sums.new_zeros(means))
+        self.centers: dict[int, Tensor] = {}
+
+    def start(self, task: TaskData) -> None:
+        super().start(task)
+        self.centers.clear()
+        for row in task.class_rows.tolist():
+            h = self.represent(task.x[task.y == row]).float()
+            self.centers[row] = kmeans(h, max(1, min(self.count, len(h) // self.samples)), self.generator)
+
+    def add(self, h: Tensor, y: Tensor, weight: Tensor | None) -> None:
+        super().add(h, y, weight)
+        each = self.mean_weights.new_ones(len(y)) if weight is None else weight
+        for row, centers in self.centers.items():
+            own = y == row
+            place = row * self.count + nearest(h[own].float(), centers)
+            self.mean_sums.index_add_(0, place, h[own].double() * each[own, None])
+            self.mean_weights.index_add_(0, place, each[own])
+
+    def solve(self) -> tuple[Tensor, Tensor]:
+        means = self.seen * self.count
+        weights = self.mean_weights[:means]
+        directions, offsets = discriminants(self.second.dense(), self.mean_sums[:means], weights, self.config.shrinkage)
+        by_class = weights.unflatten(0, (self.seen, self.count))
+        return directions, offsets + (by_class / by_class.sum(1, keepdim=True)).log().flatten()
+
+    def score_represented(self, h: Tensor) -> Tensor:
+        if self._solved is None:
+            self._solved = self.solve()
+        directions, offsets = self._solved
+        return torch.addmm(offsets, h.double(), directions).unflatten(1, (self.seen, self.count)).logsumexp(2)
 
 
 def first_batches(learner: CLDNet, task: TaskData, phase: BottleneckFirst) -> list[Batch]:

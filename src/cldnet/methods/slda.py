@@ -53,15 +53,7 @@ class SLDA(MappedLearner):
     def solve(self) -> tuple[Tensor, Tensor]:
         """Return ``Λ μ_c`` and ``−½ μ_cᵀ Λ μ_c`` of the classes seen, up to what is equal for all of them."""
         sums, weights = self.class_sums[: self.seen], self.class_weights[: self.seen]
-        means = sums / weights.clamp_min(1e-300)[:, None]
-        covariance = self.second.dense()
-        covariance.addmm_(sums.T, means, alpha=-1).div_(weights.sum().clamp_min(1e-300))
-        variance = covariance.diagonal().mean()
-        variance = torch.where(variance > 0, variance, 1.0)  # if nothing varies, the nearest mean wins
-        covariance.mul_(1 - self.config.shrinkage).diagonal().add_(self.config.shrinkage * variance)
-        middle = means.mean(0)  # keeps numbers small
-        directions = torch.cholesky_solve((means - middle).T, torch.linalg.cholesky(covariance))
-        return directions, -((means + middle) * directions.T).sum(1) / 2
+        return discriminants(self.second.dense(), sums, weights, self.config.shrinkage)
 
     @torch.no_grad()
     def score_represented(self, h: Tensor) -> Tensor:
@@ -72,3 +64,15 @@ class SLDA(MappedLearner):
         directions, offsets = solved
         scores = torch.addmm(offsets, h.double(), directions)
         return scores.where(self.class_weights[: self.seen] > 0, scores.amin(1, keepdim=True) - 1)
+
+
+def discriminants(gram: Tensor, sums: Tensor, weights: Tensor, shrinkage: float) -> tuple[Tensor, Tensor]:
+    """``Λ μ_c`` as columns and ``−½ μ_cᵀ Λ μ_c``, up to what is equal for all classes; ``gram`` is overwritten."""
+    means = sums / weights.clamp_min(1e-300)[:, None]
+    covariance = gram.addmm_(sums.T, means, alpha=-1).div_(weights.sum().clamp_min(1e-300))
+    variance = covariance.diagonal().mean()
+    variance = torch.where(variance > 0, variance, 1.0)  # if nothing varies, the nearest mean wins
+    covariance.mul_(1 - shrinkage).diagonal().add_(shrinkage * variance)
+    middle = means.mean(0)  # keeps numbers small
+    directions = torch.cholesky_solve((means - middle).T, torch.linalg.cholesky(covariance))
+    return directions, -((means + middle) * directions.T).sum(1) / 2
