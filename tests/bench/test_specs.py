@@ -85,6 +85,8 @@ def test_the_figures_have_as_many_seeds_as_the_paper_where_that_is_cheap() -> No
             "epochs",
             "normalise",
             "photos-validation",
+            "cifar10-validation",
+            "hsic-cifar10",
         )
     )
 

@@ -18,6 +18,7 @@ HBO = {
     "momentum": 0.0, "clip": 10.0, "beta": 500.0, "embed_dim": 1000, "gamma": 0.04, "bias": True,
     "lr_end": 1.0, "dependence": {"kind": "NormalisedHSIC", "sigma": 5.0, "epsilon": 1e-05},
     "when": {"kind": "EveryStep"}, "last": {"kind": "Last"}, "samples_per_vector": 100, "layer_decay": 1.0,
+    "first_weights": {"kind": "Given"},
 }  # fmt: skip
 BEST = {
     **HBO, "lr": 7.0, "embed_init": 0.0, "hidden_share": 0.1, "temperature": 1.0, "similarity": {"kind": "InnerProduct"},
