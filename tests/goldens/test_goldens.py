@@ -239,9 +239,9 @@ def record_cells() -> dict[str, Any]:
     """The key of every committed result by folder and file, or None if an older version made it that did not tell."""
     found: dict[str, Any] = {}
     committed = subprocess.run(
-        ["git", "ls-files", "results", "docs/demo"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "-z", "results", "docs/demo"], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    for file in sorted(ROOT / name for name in committed.stdout.splitlines() if name.endswith(".json")):
+    for file in sorted(ROOT / name for name in committed.stdout.split("\0") if name.endswith(".json")):
         result = read_result(file)
         if result is not None:
             name = file.relative_to(ROOT)
