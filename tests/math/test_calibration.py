@@ -244,3 +244,14 @@ def test_a_covariance_that_rounding_made_slightly_negative_is_drawn_from():
     covariance = torch.diag(torch.tensor([0.1, -1e-18], dtype=torch.float64))
     vectors, _ = module._draw(LeaveOneOut(torch.eye(2).double(), covariance, torch.tensor([3.0, 3.0]).double()))
     assert vectors.isfinite().all()
+
+
+def test_rounding_does_not_choose_the_draws_where_the_covariance_has_axes_of_equal_length():
+    means, weights = torch.eye(3, dtype=torch.float64) * 0.6 + 0.1, torch.ones(3, dtype=torch.float64)
+    nearly = torch.full((3, 3), 1e-12, dtype=torch.float64)
+    nearly[0, 1] = nearly[1, 0] = -1e-12
+    drawn = [
+        module._draw(LeaveOneOut(means, torch.eye(3, dtype=torch.float64) * 0.04 + noise, weights))[0]
+        for noise in (0 * nearly, nearly)
+    ]
+    torch.testing.assert_close(*drawn, rtol=0, atol=1e-9)

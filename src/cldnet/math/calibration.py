@@ -106,8 +106,9 @@ def _draw(estimate: LeaveOneOut | LowRankLeaveOneOut) -> tuple[Tensor, Tensor]:
         usual = sum((shares[part] @ _binomial(estimate.mean_scores(part)) for part in parts), torch.zeros(()))
     else:
         values, vectors = torch.linalg.eigh(estimate.covariance)
-        root = vectors * values.clamp_min(0).sqrt()
-        normal = torch.randn(DRAWS, len(shares), generator=generator, dtype=torch.float64) @ root.mT
+        # The symmetric root is unique. Along axes alone, rounding would choose among those that are equally long.
+        root = (vectors * values.clamp_min(0).sqrt()) @ vectors.mT
+        normal = torch.randn(DRAWS, len(shares), generator=generator, dtype=torch.float64) @ root
         means, usual = estimate.means[classes], shares @ _binomial(estimate.means)
     chi_square = torch.randn(DRAWS, TAIL, generator=generator, dtype=torch.float64).square().sum(1)
     stretch = ((TAIL - 2) / chi_square).sqrt()  # mean square 1: the covariance is unchanged
