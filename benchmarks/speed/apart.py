@@ -17,11 +17,15 @@ _CALL = (
 )
 
 
-def apart(function: Callable[..., Mapping[str, Any]], **given: Any) -> dict[str, Any]:
-    """What a function of a module returns in a process of its own; arguments and answer travel as JSON."""
+def apart(function: Callable[..., Mapping[str, Any]], source: Path | None = None, **given: Any) -> dict[str, Any]:
+    """What a function of a module returns in a process of its own; arguments and answer travel as JSON.
+
+    ``source`` is a folder with another ``cldnet`` that is imported there.
+    """
+    around = environment() | ({} if source is None else {"PYTHONPATH": str(source)})
     call = json.dumps([function.__module__, function.__qualname__, given])
     done = subprocess.run(
-        [sys.executable, "-c", _CALL, call], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+        [sys.executable, "-c", _CALL, call], cwd=ROOT, env=around, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"{function.__qualname__} failed in a process of its own:\n{done.stderr}")

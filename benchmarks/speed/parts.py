@@ -60,16 +60,14 @@ def _step(title: str, made: CLDNet, x: Tensor, y: Tensor, times: int = _TIMES) -
 
 def _pieces() -> dict[str, Counted]:
     """What CLDNet adds to a step, for the MLP's first layer and all of its representations."""
-    projector, alpha = LayerProjector(1, _WIDTH), torch.tensor(1e3)
+    projector, alpha = LayerProjector(1, _WIDTH), 1e3
     rows = torch.rand(1, _SIZE, _WIDTH)
     mean = rows.mean(1, keepdim=True)
     (x, y), dependence = images(_SIZE), NormalisedHSIC()
     hidden = [torch.rand(_SIZE, width) for width in _HIDDEN]
 
     def derivatives() -> None:
-        derivative = dependence.of_batch(x, y, 500.0)
-        for z in hidden:
-            derivative(z)
+        dependence.derivatives(x, y, hidden, 500.0)
 
     return {
         "limit/absorb-mean": _often(

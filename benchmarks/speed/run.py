@@ -14,6 +14,7 @@ from benchmarks.speed.result import Found, Result, draft, write
 #: Modules of this package, each with a function `measure`, and what they tell about.
 PARTS = {
     "steps": "A training step beside plain gradient descent",
+    "before": "Beside the code before",
     "parts": "Parts of a step beside the machine’s limit",
     "exact": "The exact solver",
     "peers": "Beside other libraries",
@@ -22,7 +23,7 @@ PARTS = {
     "startup": "Start-up",
 }
 #: Those that read data sets, and are told where these lie.
-_WITH_DATA = {"exact", "peers"}
+_WITH_DATA = {"before", "exact", "peers"}
 THREADS = (1, 2)
 Measure = Callable[[], Iterator[Found]]
 

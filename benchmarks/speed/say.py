@@ -50,10 +50,12 @@ def cpu(finding: Finding) -> str:
 
 
 def target(finding: Finding) -> str:
-    """Write what has to come out."""
+    """Write what has to come out, and the limit by arithmetic where there is one."""
     if finding.target is None:
         return NO_TARGET
-    return f"{'≥' if finding.higher_is_better else '≤'} {finding.target:g}"
+    limit = finding.details.get("limit")
+    known = "" if limit is None else f" (limit {figure(limit)})"
+    return f"{'≥' if finding.higher_is_better else '≤'} {finding.target:g}{known}"
 
 
 def exponent(curve: Curve) -> str:

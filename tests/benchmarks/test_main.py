@@ -58,7 +58,7 @@ def test_a_whole_run_writes_the_file_and_the_page_and_says_each_finding(
     assert "1.00 (0.990–1.01)" in shown
     assert "✓" in shown
     assert "not run: it is not installed" in shown
-    assert "7 of 7 targets are met" in shown
+    assert "8 of 8 targets are met" in shown
     assert "the title of steps/first" in command.PAGE.read_text()
 
 
@@ -69,11 +69,11 @@ def test_a_stopped_run_loses_nothing_and_goes_on(parts: Parts, capsys: pytest.Ca
     raw = json.loads(Path(f"{command.OUT}.part").read_text())
     assert not raw["complete"]
     assert "peers/first" in {one["name"] for one in raw["findings"]}
-    assert "3 of 7 parts are done" in capsys.readouterr().out
+    assert "4 of 8 parts are done" in capsys.readouterr().out
     parts.stop, parts.runs = None, []
     assert command.main([]) == 0
     assert parts.runs == ["peers", "growth", "memory", "startup"]
-    assert len(json.loads(command.OUT.read_text())["findings"]) == 7
+    assert len(json.loads(command.OUT.read_text())["findings"]) == 8
     assert list(command.OUT.parent.iterdir()) == [command.OUT]
 
 
@@ -120,7 +120,7 @@ def test_two_files_are_compared(
 def test_an_unknown_part_is_refused_and_the_known_ones_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["stairs"])
-    assert "there is no part 'stairs'; there are steps, parts" in capsys.readouterr().err
+    assert "there is no part 'stairs'; there are steps, before, parts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("part", "told"), [("peers", (Path("data"), True)), ("growth", (True,))])

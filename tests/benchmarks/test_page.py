@@ -88,7 +88,7 @@ def test_the_page_says_what_it_stands_on_and_what_was_not_run(page: Path) -> Non
     assert 'href="./../results/speed.json"' in words
     assert "beside another library" in words
     assert "180.0 GFLOP/s" in words
-    assert "Parts that were not asked for: parts, exact, peers, memory, startup." in words
+    assert "Parts that were not asked for: before, parts, exact, peers, memory, startup." in words
 
 
 def test_strange_text_stays_text_and_nothing_is_fetched(page: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import pickle
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from cldnet.device import generator
 from cldnet.math import hsic
 from cldnet.math.basis import basis_vectors
 from cldnet.methods import build_learner
-from cldnet.methods.cldnet import CLDNetPaperConfig, class_scores, vectors_by_class
+from cldnet.methods.cldnet import CLDNet, CLDNetPaperConfig, class_scores, vectors_by_class
 from cldnet.methods.config import config_from_json, config_to_json
 from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Batch, Setting, TaskData
@@ -602,13 +603,14 @@ def test_a_class_that_comes_back_is_bound_to_the_vectors_that_the_net_is_nearest
     task, _ = two_blobs_per_class([0, 1])
     fit_task(learner, task, epochs=3, batch_size=16)
     again, _ = two_blobs_per_class([1, 2], seed=5)
+    near = learner.embed(learner.scale(again.x)) @ learner.basis[2:4].T
     learner.begin_task(again)
     assert learner.bound[:3].tolist() == [2, 2, 2]
     flow, z = learner.forward_pass(learner.scale(again.x))
     vector = learner.bind(flow, z, again.y)
     assert torch.equal(learner.owners[vector], again.y)
     back = again.y == 1
-    assert torch.equal(vector[back], 2 + (z[back] @ learner.basis[2:4].T).argmax(1))
+    assert torch.equal(vector[back], 2 + near[back].argmax(1))
 
 
 def test_sub_classes_are_not_kept_after_the_task():
@@ -712,6 +714,138 @@ def test_layers_further_from_the_embedding_layer_learn_more_slowly():
     expected = {net.second: 1.0, net.first: 0.1, net.conv: 0.5, learner.embedding: 2.0}
     for module, rate in expected.items():
         assert [rates[id(parameter)] for parameter in module.parameters()] == [pytest.approx(rate)] * 2
+
+
+# The embedding layer in the coordinates of the class vectors
+
+
+def note_turn(learner, turned, _):
+    turned.append(learner.across is not None)
+
+
+MANY = {"embed_dim": 60, "samples_per_vector": 10, "vectors_per_class": 4}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"embed_init": 1.0},  # so that much of it lies across the vectors
+        {"embed_init": 1.0, "steps": EmbeddingAlone(), "softmax": SeenClasses()},
+        {"embed_init": 1.0, "softmax": TaskClasses(), "when": TaskEnd(batch_size=16), "lr": 1.0},
+        {"embed_init": 1.0, "vectors_per_class": 1, "temperature": 0.5, "momentum": 0.5, "lr": 0.2},
+        {"embed_init": 1.0, "last": FreeLast(), "bias": False, "lr": 0.1},
+        {"embed_init": 1.0, "embed_dim": 32},  # as many vectors as dimensions
+        {"clip": 0.05},
+    ],
+)
+def test_learning_along_the_class_vectors_gives_the_weights_and_scores_of_learning_without(options, monkeypatch):
+    tasks, courses = (blobs([0, 1]), blobs([2, 3]), blobs([1, 4])), []
+    for along in (True, False):
+        with monkeypatch.context() as patch:
+            if not along:
+                patch.setattr(CLDNet, "learns_along_vectors", False)
+            learner, course = make(method="cldnet", **{**MANY, **options}), []
+            for task in tasks:
+                turned = []
+                report = fit_task(learner, task, epochs=2, batch_size=16, on_epoch=partial(note_turn, learner, turned))
+                assert turned == [along] * 2
+                assert learner.across is None
+                parameters = {name: tensor.detach().clone() for name, tensor in learner.named_parameters()}
+                assert parameters["embedding.weight"].shape == (learner.class_width, 24)
+                scores = torch.cat([learner.logits(each.x) for each in tasks])
+                course.append((parameters, {"scores": scores, "losses": torch.tensor(report.losses)}))
+        courses.append(course)
+    for (parameters, found), (without, expected) in zip(*courses, strict=True):
+        for name, tensor in {**parameters, **found}.items():
+            torch.testing.assert_close(tensor, {**without, **expected}[name], rtol=1e-5, atol=1e-5)
+    weights = [parameters["embedding.weight"] for parameters, _ in courses[0]]
+    assert float((weights[0] - weights[1]).abs().max()) > 1e-3, "there was something to learn"
+
+
+def test_scores_in_the_middle_of_a_task_are_those_of_the_weights_that_are_turned_back():
+    learner, probe = make(method="cldnet", embed_init=1.0, **MANY), blobs([0, 1, 2, 3], seed=9).x
+
+    def check(_):
+        other = copy.deepcopy(learner)
+        assert other.embedding.weight.shape == (len(learner.basis), 24)
+        other.turn_back(other.across)
+        other.across = None
+        assert other.embedding.weight.shape == (60, 24)
+        torch.testing.assert_close(learner.logits(probe), other.logits(probe), rtol=1e-5, atol=1e-5)
+        near = other.embed(other.scale(probe)) @ other.basis.T
+        owners = torch.repeat_interleave(torch.arange(other.seen), other.bound[: other.seen])
+        for c in range(other.seen):
+            own = near[:, : len(owners)][:, owners == c].exp().sum(1).log()
+            torch.testing.assert_close(learner.logits(probe)[:, c], own, rtol=1e-5, atol=1e-5)
+
+    for task in (blobs([0, 1]), blobs([2, 3])):
+        fit_task(learner, task, epochs=2, batch_size=16, on_epoch=check)
+
+
+def test_a_task_that_was_broken_off_can_be_learned_again():
+    learner, task = make(method="cldnet", embed_init=1.0, **MANY), blobs([0, 1])
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_task(learner, task, epochs=2, batch_size=16, on_epoch=interrupt)
+    fit_task(learner, task, epochs=2, batch_size=16)
+    assert learner.embedding.weight.shape == (60, 24)
+    assert float((learner.logits(task.x).argmax(1) == task.y).double().mean()) > 0.9
+
+
+def test_turning_to_the_vectors_and_back_changes_nothing():
+    learner = make(method="cldnet", embed_init=1.0, **MANY)
+    fit_task(learner, blobs([0, 1]), epochs=1, batch_size=16)
+    nn.init.normal_(learner.embedding.weight)  # some of it lies across
+    before, (weight, bias) = (
+        learner.logits(blobs([0, 1]).x),
+        (p.detach().clone() for p in learner.embedding.parameters()),
+    )
+    learner.turn_to_vectors()
+    torch.testing.assert_close(learner.embedding.weight, learner.basis @ weight)
+    torch.testing.assert_close(learner.embedding.bias, learner.basis @ bias)
+    torch.testing.assert_close(learner.logits(blobs([0, 1]).x), before, rtol=1e-5, atol=1e-5)
+    learner.turn_back(learner.across)
+    learner.across = None
+    torch.testing.assert_close(learner.embedding.weight.detach(), weight, rtol=0, atol=1e-6)
+    torch.testing.assert_close(learner.embedding.bias.detach(), bias, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "along"),
+    [
+        ({}, True),
+        ({"steps": EmbeddingAlone()}, True),
+        ({"steps": InTurn()}, False),  # HSIC acts on Z_L
+        ({"steps": Together()}, False),
+        ({"similarity": Cosine(), "embed_init": 1.0}, False),  # it needs the length of Z_L
+        ({"last": FreeLast()}, True),
+        ({"last": FixedLast(), "embed_init": 1.0}, False),
+        ({"embed_dim": 5, "gamma": 0.5}, False),  # eight vectors in five dimensions are not orthogonal
+    ],
+)
+def test_it_learns_along_the_vectors_where_nothing_else_of_the_embedding_counts(options, along):
+    learner = make(method="cldnet", **{**MANY, **options})
+    learner.begin_task(blobs([0, 1]))
+    assert learner.learns_along_vectors is along
+    assert (learner.across is not None) is along
+    assert learner.embedding.weight.shape == (len(learner.basis) if along else learner.class_width, 24)
+    if along:
+        one = torch.eye(len(learner.basis))
+        torch.testing.assert_close(learner.basis @ learner.basis.T, one, rtol=0, atol=1e-6)
+
+
+def test_a_task_along_the_vectors_can_be_resumed_with_the_same_bits():
+    checkpoints = []
+    whole, resumed = (make(method="cldnet", embed_init=1.0, momentum=0.5, **MANY) for _ in range(2))
+    for learner in (whole, resumed):
+        fit_task(learner, blobs([0, 1]), epochs=1, batch_size=16)
+    fit_task(whole, blobs([2, 3]), epochs=2, batch_size=16, on_checkpoint=lambda make: checkpoints.append(make()))
+    fit_task(resumed, blobs([2, 3]), epochs=2, batch_size=16, resume=checkpoints[4])
+    assert torch.equal(state_of(whole), state_of(resumed))
 
 
 # The table of class vectors

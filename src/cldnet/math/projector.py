@@ -4,12 +4,14 @@ A layer's projector is ``P = (I + A)⁻¹`` with ``A = Σ_k r_k r_kᵀ / α_k`` 
 ``1/α_k`` is the weight of input ``k``. ``P`` is symmetric, its eigenvalues lie in (0, 1], and a direction that old
 inputs used has a small one. All functions take a batch of matrices ``(..., d, d)``: a grouped convolution has one per group.
 
-Accuracy. After ``n`` updates the error is about ``eps · (d + n) · (1 + λmax(A))``. In float64 that is below 1e-10 for inputs of
-unit size, α ≥ 1e-2 and up to 10³ updates. In float32 the recursion gets negative eigenvalues for small α, so keep ``P`` and
-``A`` in float64 and rebuild ``P`` from ``A`` (`from_sum`) now and then.
+Accuracy. ``P`` can be followed in float32 while ``A`` is summed in float64: see `rounding` for how far they drift apart, and
+rebuild ``P`` from ``A`` (`from_sum`) before that matters.
 """
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,20 +20,95 @@ from torch import Tensor
 _LEAST_PIVOT = 1e-9
 
 
-def correction(projected: Tensor, weighted: Tensor) -> Tensor:
-    """Compute the rows ``U`` that absorbing inputs subtracts from a projector: ``P − UᵀU``.
+class Update(NamedTuple):
+    """What absorbing rows ``R`` does to a projector: ``P_new = P − UᵀU``."""
 
-    Woodbury's identity: ``U = L⁻¹ R P`` with the Cholesky factor ``LLᵀ = I + R P Rᵀ`` of the small matrix. The projector
-    itself is not needed: with ``P₀`` and earlier corrections, ``R P = R P₀ − (R U₀ᵀ) U₀``. ``projected`` is ``R P``, and
-    ``weighted`` are the inputs ``R`` ``(..., n, d)`` divided by the root of their α.
+    corrections: Tensor  # U, shape (..., n, d)
+    projected: Tensor  # R P_new
+    rounding: float  # an estimate of how far rounding moved the projector, in the spectral norm
+
+
+def update(rows: Tensor, projected: Tensor, alpha: float) -> Update | None:
+    """Absorb inputs ``R`` ``(..., n, d)`` with one α, given ``R P``; None if rounding dominates the result.
+
+    Woodbury's identity: ``U = L⁻¹ R P / √α`` with the Cholesky factor ``LLᵀ = I + R P Rᵀ / α`` of the small matrix, and
+    ``R P_new = √α L⁻ᵀ U``. The projector itself is not needed.
+
+    Rounding: an update ``w = r/√α`` amplifies what is wrong in ``P`` by up to ``(‖w‖ ‖w P_new‖)²``: if most of ``w``
+    was absorbed before, a small difference of large numbers is left. On MNIST's images, in float32, with α from 1e-4 to
+    1,000, the sum of ``eps (‖w‖ ‖w P_new‖)²`` was 1 to 500 times the spectral distance to ``(I + A)⁻¹`` after 10 to 300
+    updates; on rows made to be difficult, the distance was up to three times the sum.
     """
-    if weighted.shape[-2] == 1:
-        root: Tensor = (1 + torch.linalg.vecdot(projected, weighted)).rsqrt()
-        return projected * root.unsqueeze(-1)
-    inner = projected @ weighted.mT
+    if alpha < torch.finfo(rows.dtype).tiny:  # squares of rows that matter beside it could underflow
+        return None
+    if rows.numel() == rows.shape[-1]:
+        return _update_by_one(rows, projected, alpha)
+    inner = (projected @ rows.mT).div_(alpha)
     inner.diagonal(dim1=-2, dim2=-1).add_(1)
-    rows: Tensor = torch.linalg.solve_triangular(torch.linalg.cholesky(inner), projected, upper=False)
-    return rows
+    factor, failed = torch.linalg.cholesky_ex(inner)
+    if bool(failed.any()):
+        return None
+    half, back = _solve_both(factor, projected)
+    lengths = torch.linalg.vecdot(rows, rows) * torch.linalg.vecdot(back, back)
+    rounding = torch.finfo(rows.dtype).eps * float(lengths.sum()) / alpha / alpha
+    return Update(half.mul_(alpha**-0.5), back, rounding) if math.isfinite(rounding) else None
+
+
+def _update_by_one(row: Tensor, projected: Tensor, alpha: float) -> Update | None:
+    """The same for a single row of a single matrix, with fewer operations."""
+    r, p = row.flatten(), projected.flatten()
+    inner = 1 + float(r.dot(p)) / alpha
+    if not inner > 0:  # also if it is not a number
+        return None
+    rounding = torch.finfo(row.dtype).eps * float(r.dot(r)) * float(p.dot(p)) / inner / inner / alpha / alpha
+    if not math.isfinite(rounding):
+        return None
+    return Update(projected * (inner**-0.5 * alpha**-0.5), projected / inner, rounding)
+
+
+#: Rows and columns of the blocks on the diagonal of a triangular matrix that are inverted.
+_BLOCK = 64
+
+
+def _solve_both(factor: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """``L⁻¹ X`` and ``L⁻ᵀ L⁻¹ X`` by matrix products with the inverted blocks on the diagonal: faster than LAPACK."""
+    n = factor.shape[-1]
+    blocks = [slice(first, min(first + _BLOCK, n)) for first in range(0, n, _BLOCK)]
+    one = torch.eye(min(n, _BLOCK), dtype=factor.dtype, device=factor.device)
+    inverses = [
+        torch.linalg.solve_triangular(
+            factor[..., own, own], one[: own.stop - own.start, : own.stop - own.start], upper=False
+        )
+        for own in blocks
+    ]
+    half, whole = torch.empty_like(right), torch.empty_like(right)
+    for own, inverse in zip(blocks, inverses, strict=True):
+        rest = right[..., own, :]
+        if own.start:
+            rest = rest - factor[..., own, : own.start] @ half[..., : own.start, :]
+        torch.matmul(inverse, rest, out=half[..., own, :])
+    for own, inverse in zip(reversed(blocks), reversed(inverses), strict=True):
+        rest = half[..., own, :]
+        if own.stop < n:
+            rest = rest - factor[..., own.stop :, own].mT @ whole[..., own.stop :, :]
+        torch.matmul(inverse.mT, rest, out=whole[..., own, :])
+    return half, whole
+
+
+#: Rows of the upper triangle that `add_to_sum_` computes at a time.
+_STRIP = 128
+
+
+def add_to_sum_(total: Tensor, rows: Tensor, weight: float = 1.0) -> None:
+    """Add ``weight · RᵀR`` to the upper triangle of a sum; what is below the diagonal is not complete until `mirror_`."""
+    for first in range(0, total.shape[-1], _STRIP):
+        strip = slice(first, first + _STRIP)
+        total[..., strip, first:].baddbmm_(rows[..., strip].mT, rows[..., first:], alpha=weight)
+
+
+def mirror_(total: Tensor) -> None:
+    """Copy the upper triangle of a sum to the lower one."""
+    total.copy_(total.triu() + total.triu(1).mT)
 
 
 def from_sum(total: Tensor) -> Tensor:
@@ -58,16 +135,6 @@ def _by_eigenvalues(total: Tensor) -> Tensor:
     values = values.where(values > rounding, 0.0)
     inverse: Tensor = (vectors / (1 + values).unsqueeze(-2)) @ vectors.mT
     return ((inverse + inverse.mT) / 2).contiguous()
-
-
-def has_drifted(projector: Tensor, r: Tensor, alpha: float | Tensor, tolerance: float = 1e-2) -> bool:
-    """Check cheaply whether rounding has corrupted a projector, right after it absorbed ``r`` with ``alpha``.
-
-    In exact arithmetic ``0 < rᵀPr < α`` holds then.
-    """
-    form = (r * (projector @ r.unsqueeze(-1)).squeeze(-1)).sum(-1)
-    sound = ((form > 0) | (r.abs().amax(-1) == 0)) & (form <= alpha * (1 + tolerance))  # false for NaN too
-    return not bool(sound.all())
 
 
 def spectrum(total: Tensor) -> Tensor:

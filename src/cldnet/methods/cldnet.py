@@ -145,6 +145,8 @@ class CLDNet(Learner):
     centers: Tensor  # sub-class centers of this task's new classes, in the order of their vectors
     resting: list[nn.Parameter]  # what has a learning rate of 0 in this task
     task_vectors: Tensor  # mask of the vectors that belong to this task's classes
+    #: While the embedding layer learns in the coordinates of the class vectors: what of its parameters lies across these.
+    across: dict[str, Tensor] | None = None
 
     def __init__(self, net: nn.Module, setting: Setting, config: CLDNetConfig) -> None:
         super().__init__(setting)
@@ -200,6 +202,8 @@ class CLDNet(Learner):
             self.projection.freeze_unprotected(self.net)  # what cannot be projected learns in the first task only
         elif isinstance(self.config.first_weights, variants.Principal):
             self.set_first_weights(task, self.config.first_weights.samples)
+        if self.learns_along_vectors:
+            self.turn_to_vectors()
         rates = self.rates()
         self.resting = [p for group in rates if group["lr"] == 0 for p in group["params"] if p.requires_grad]
         for parameter in self.resting:
@@ -253,6 +257,39 @@ class CLDNet(Learner):
         z: Tensor = self.embedding(self.net(x))
         return z
 
+    def similarities(self, z: Tensor, count: int) -> Tensor:
+        """Similarities of ``Z_L`` to the first ``count`` vectors of the table."""
+        return self.config.similarity(z, self.basis[:count]) if self.across is None else z[:, :count]
+
+    @property
+    def learns_along_vectors(self) -> bool:
+        """Whether a task needs nothing of ``Z_L`` but its inner products with class vectors, which are orthonormal."""
+        config = self.config
+        alone = isinstance(config.steps, variants.BottleneckFirst | variants.EmbeddingAlone) and config.last.learns
+        orthonormal = len(self.basis) <= self.class_width
+        return alone and orthonormal and isinstance(config.similarity, variants.InnerProduct)
+
+    @torch.no_grad()
+    def turn_to_vectors(self) -> None:
+        """Let the embedding layer compute ``W Z_L`` instead of ``Z_L`` until the task ends, with the table ``W`` of vectors.
+
+        Its steps are the same, since the gradient of Eq. 8 by its parameters lies along these orthonormal vectors, and they
+        take fewer products: there are often fewer vectors than dimensions, and none with the table are left.
+        """
+        if self.across is not None:  # an earlier task was broken off
+            self.turn_back(self.across)
+        self.across = {}
+        for name, parameter in self.embedding.named_parameters():
+            along = self.basis @ parameter
+            self.across[name] = parameter - self.basis.T @ along
+            parameter.data = along
+
+    @torch.no_grad()
+    def turn_back(self, across: Mapping[str, Tensor]) -> None:
+        """Undo `turn_to_vectors`, with what was learned since."""
+        for name, parameter in self.embedding.named_parameters():
+            parameter.data = across[name] + self.basis.T @ parameter
+
     def bind_classes(self, task: TaskData) -> None:
         """Bind each new class to vectors of the table, one for each of its sub-classes (line 8)."""
         new = range(int((self.bound > 0).sum()), self.seen) if len(self.bound) else range(0)
@@ -305,7 +342,7 @@ class CLDNet(Learner):
         if count == self.seen:  # one vector per class
             return y
         old = count - len(self.centers)
-        near = self.config.similarity(z, self.basis[:old])
+        near = self.similarities(z, old)
         if len(self.centers):
             near = torch.cat([near, center_scores(self.first_input(flow, z), self.centers)], dim=1)
         return near.masked_fill(self.owners[:count] != y[:, None], float("-inf")).argmax(1)
@@ -324,39 +361,56 @@ class CLDNet(Learner):
                     continue  # HSIC of a few samples left over says little
                 x = self.scale(batch.x)
                 flow, z = self.forward_pass(x)
-                deltas = self.bottleneck_deltas(flow, x, self.bind(flow, z, batch.y))
-                deltas[-1] = None  # the embedding layer learns by EAE
+                # The embedding layer learns by EAE.
+                deltas = self.bottleneck_deltas(flow, x, self.bind(flow, z, batch.y), hidden_only=True)
                 descend(optimizer, self.projection.gradients(flow, deltas), clip=float("inf"))
 
     def absorb(self, flow: Flow, progress: float, updates: int) -> None:
         """Let the projectors absorb the layers' inputs (Eq. 6)."""
         if not self.config.last.absorbs:
-            flow = Flow(flow.layers[:-1], flow.inputs[:-1], flow.outputs[:-1])
+            flow = Flow(flow.layers[:-1], flow.inputs[:-1], flow.outputs[:-1], projected=flow.projected)
         self.projection.absorb(flow, self.config.feed, self.config.alpha, progress, updates)
 
-    def bottleneck_deltas(self, flow: Flow, x: Tensor, vector: Tensor) -> list[Tensor | None]:
+    def bottleneck_deltas(
+        self, flow: Flow, x: Tensor, vector: Tensor, *, hidden_only: bool = False
+    ) -> list[Tensor | None]:
         """Derivatives of each layer's ``HSIC(Z_l, X) − β HSIC(Z_l, Y)`` (Eq. 5) by the layer's own outputs.
 
         ``Z_l`` is the input of the next layer (so after the activation), or the layer's output if no layer follows.
         Only the layer's own weights follow: Eq. 5 is read block by block.
         """
-        derivative = self.config.dependence.of_batch(x.flatten(1), vector, self.config.beta)
-        deltas: list[Tensor | None] = []
-        for output, following in zip(flow.outputs, [*flow.inputs[1:], flow.outputs[-1]], strict=True):
-            delta = None
-            if output.requires_grad:  # else the user froze the layer
-                if following.requires_grad and len(following) == len(x):  # back through the activation
-                    by_z = derivative(following.detach())
-                    (delta,) = torch.autograd.grad(following, output, by_z, retain_graph=True, allow_unused=True)
-                # The next layer to run may not depend on this one (a parallel branch), or not have a row per sample.
-                if delta is None and len(output) == len(x):
-                    delta = derivative(output.detach())
-            deltas.append(delta)
+        representations: dict[int, Tensor] = {}
+        for call, (output, following) in enumerate(
+            zip(flow.outputs, [*flow.inputs[1:], flow.outputs[-1]], strict=True)
+        ):
+            z = following if following.requires_grad and len(following) == len(x) else output
+            last = call == len(flow.outputs) - 1
+            if (
+                output.requires_grad and len(z) == len(x) and not (last and hidden_only)
+            ):  # else the user froze the layer, or it has no row per sample
+                representations[call] = z
+        by_z = self.bottleneck(x, vector, [*representations.values()])
+        deltas: list[Tensor | None] = [None] * len(flow.outputs)
+        for (call, z), delta in zip(representations.items(), by_z, strict=True):
+            output = flow.outputs[call]
+            if z is not output:  # back through the activation
+                (deltas[call],) = torch.autograd.grad(z, output, delta, retain_graph=True, allow_unused=True)
+                if deltas[call] is None and len(output) == len(
+                    x
+                ):  # a parallel branch: the next layer does not depend on it
+                    (deltas[call],) = self.bottleneck(x, vector, [output])
+            else:
+                deltas[call] = delta
         return deltas
+
+    def bottleneck(self, x: Tensor, vector: Tensor, representations: list[Tensor]) -> list[Tensor]:
+        """Derivatives of ``HSIC(Z, X) − β HSIC(Z, Y)`` by some representations."""
+        z = [each.detach() for each in representations]
+        return self.config.dependence.derivatives(x.flatten(1), vector, z, self.config.beta)
 
     def embedding_loss(self, z: Tensor, vector: Tensor, weight: Tensor | None) -> Tensor:
         """Negative log-likelihood of the vectors that samples are bound to (Eq. 8)."""
-        logits = self.config.similarity(z, self.basis) / self.config.temperature
+        logits = self.similarities(z, len(self.basis)) / self.config.temperature
         if isinstance(self.config.softmax, variants.SeenClasses):
             logits = logits[:, : self.vectors_bound]
         elif isinstance(self.config.softmax, variants.TaskClasses):
@@ -390,17 +444,20 @@ class CLDNet(Learner):
                     with torch.no_grad():
                         flow, _ = self.forward_pass(self.scale(batch.x))
                     self.absorb(flow, progress=1.0, updates=batch.steps)  # α as at the end of a task
+        if self.across is not None:
+            self.turn_back(self.across)
         self.projection.rebuild()
         for parameter in self.resting:
             parameter.requires_grad_(True)
         del self.resting, self.hbo_optimizer, self.eae_optimizer, self.owners, self.centers, self.task_vectors
+        self.across = None
         self.zero_grad(set_to_none=True)
 
     def score(self, x: Tensor) -> Tensor:
         """Log-sum-exp of the similarities to each class's vectors, divided by the temperature."""
         # Not to the whole table: rounding may depend on a matrix's size, and a larger capacity must not change a score.
         counts = self.vector_counts
-        near = self.config.similarity(self.embed(x), self.basis[: int(counts.sum())]) / self.config.temperature
+        near = self.similarities(self.embed(x), int(counts.sum())) / self.config.temperature
         return class_scores(near, vectors_by_class(counts))
 
     @torch.no_grad()

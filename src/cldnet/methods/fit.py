@@ -1,7 +1,7 @@
 """The training loop of all methods, and checkpoints of a task that is partly learned.
 
 What a learner holds during a task only is listed in its class, ``running: ClassVar = ("optimizer",)``, and in those of its
-modules. Each such attribute is a tensor, an int, a dict of tensors or an optimiser. What `Learner.start` makes from the state
+modules. Each such attribute is a tensor, a number, a dict of tensors or an optimiser. What `Learner.start` makes from the state
 alone (a teacher, a box) need not be listed. A module's method ``check_running``, if it has one, validates what was loaded.
 """
 
@@ -195,8 +195,8 @@ def _to_tensors(value: Any) -> dict[str, Tensor]:
     """Write an attribute as tensors, by what follows its name in their keys."""
     if isinstance(value, Tensor):
         return {"": value}
-    if isinstance(value, int):
-        return {"": torch.tensor(value)}
+    if isinstance(value, int | float):
+        return {"": torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)}
     if isinstance(value, Mapping):
         return {f"/{key}": tensor for key, tensor in value.items()}
     momenta = {
@@ -227,6 +227,8 @@ def _from_tensors(value: Any, parts: Mapping[str, Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {key.removeprefix("/"): tensor.clone() for key, tensor in parts.items()}
     tensor = parts[""]
+    if isinstance(value, float) and tensor.shape == () and tensor.dtype == torch.float64 and bool(tensor.isfinite()):
+        return float(tensor)
     if not isinstance(value, int):
         return tensor.clone()
     if tensor.dtype != torch.int64 or tensor.shape != () or int(tensor) < 0:

@@ -141,17 +141,21 @@ def sgd(parameters: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float, mome
 def descend(
     optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor], clip: float, unit: float = 1.0
 ) -> None:
-    """Clip given gradients, multiply them by ``unit`` and take one step along them. The gradients are changed."""
+    """Clip given gradients and take one step along them, with learning rates in ``unit``. The gradients are changed."""
     moved = {parameter: gradient.contiguous() for parameter, gradient in gradients.items()}
     if moved and not _is_surely_below(moved.values(), clip):
         norm = nn.utils.get_total_norm(moved.values())
-        torch._foreach_mul_([*moved.values()], (clip / (norm + 1e-6)).clamp(max=1.0) * unit)
-    elif moved and unit != 1:
-        torch._foreach_mul_([*moved.values()], unit)
-    for group in optimizer.param_groups:
+        torch._foreach_mul_([*moved.values()], (clip / (norm + 1e-6)).clamp(max=1.0))
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * unit
         for parameter in group["params"]:
             parameter.grad = moved.get(parameter)
-    optimizer.step()
+    try:
+        optimizer.step()
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def _is_surely_below(gradients: Iterable[Tensor], largest: float) -> bool:

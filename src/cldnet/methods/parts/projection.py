@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,25 +15,27 @@ from cldnet.math import projector
 from cldnet.methods.parts.alpha import Alpha, Place
 from cldnet.nets.hooks import Flow, Layer, LayerHooks
 
+#: By how many eps subtracting ``UᵀU`` rounds a projector (5 were measured).
+_SUBTRACTION = 8
+
 
 class LayerProjector(nn.Module):
-    """A layer's projector ``P``, and the sum ``A`` from which it can be computed, both in float64.
+    """A layer's projector ``P = (I + A)⁻¹`` and the sum ``A``, of shape ``(groups, width, width)``, both in float64.
 
-    A step does not change the matrices: what it subtracts from ``P`` is kept as rows ``U``, so that the projector is
-    ``P − UᵀU``. Some steps together are then `settled <settle>` by one product. ``P`` is rebuilt from ``A`` when rounding
-    shows, every 1,000 updates, and on request.
-
-    ``P`` and ``A`` have the shape ``(groups, width, width)`` and are complete after `settle` and `rebuild`.
+    During a task ``P`` is followed by a working copy in the net's dtype. Single rows do not change it at once: what they
+    subtract waits as rows ``U``, so that the projector is ``P − UᵀU``, and is then `settled <settle>` by one product. ``A``
+    stays exact; ``P`` and the working copy are rebuilt from it at a task's end, and when the estimate of how far rounding has
+    moved the copy exceeds ``most_drift``. The copy then stays within four times ``most_drift`` of ``(I + A)⁻¹``. ``P`` and
+    ``A`` are complete after `rebuild` only.
     """
 
     P: Tensor
     A: Tensor
-    running = ("_updates", "_waiting", "_rows")
-    rebuild_every = 1000
-    #: Most rows that wait. More make products with the projector more expensive, fewer settle it more often.
+    running = ("_working", "_corrections", "_inputs", "_waiting", "_drift")
+    #: Rows that wait. More make products with the projector more expensive, fewer settle it more often.
     settle_every = 32
-    #: Relative rounding of a step above which the projector is rebuilt instead.
-    most_rounding = 1e-6
+    #: Estimated distance between the working copy and ``(I + A)⁻¹``, in the spectral norm, from which on it is rebuilt.
+    most_drift = 1e-3
 
     def __init__(self, groups: int, width: int) -> None:
         super().__init__()
@@ -43,95 +45,109 @@ class LayerProjector(nn.Module):
         self._clear()
 
     def _clear(self) -> None:
-        self._updates = 0
+        self._working: Tensor | None = None  # P in the net's dtype
+        self._corrections: Tensor | None = None  # U of the rows that wait, in the net's dtype
+        self._inputs: Tensor | None = None  # these rows divided by √α, in float64
         self._waiting = 0
-        self._rows: Tensor | None = None  # rows that wait: U for P, and r/√α for A
-        self._rounded: Tensor | None = None  # P in the net's dtype
+        self._drift = 0.0  # how far rounding may have moved the working copy, see `projector.update`
 
-    def absorb(self, rows: Tensor, alpha: Tensor) -> None:
-        """Absorb rows ``(groups, rows, width)`` with one α (Eq. 6)."""
-        weighted = rows.double() * alpha.double().rsqrt()
-        corrections = self._corrections(weighted)
-        if corrections is None:
-            self.settle()
-            self.A.baddbmm_(weighted.mT, weighted)
+    def absorb(self, rows: Tensor, alpha: float, projected: Tensor | None = None) -> Tensor | None:
+        """Absorb rows ``R`` ``(groups, rows, width)`` with one α (Eq. 6), and return them behind the new projector.
+
+        ``projected`` is ``R P``, if it is known. The result is None if the projector had to be rebuilt.
+        """
+        update = None
+        if rows.shape[1] < rows.shape[2]:  # else Woodbury's matrix would not be smaller
+            update = projector.update(rows, self.project(rows) if projected is None else projected, alpha)
+        if update is None or self._drift + update.rounding > self.most_drift:
+            projector.add_to_sum_(self.A, rows.double(), 1 / alpha)
             self.rebuild()
-            return
-        self._wait(corrections, weighted)
-        self._updates += 1
-        if self._waiting >= self.settle_every:
-            self.settle()
-            if self._updates >= self.rebuild_every or projector.has_drifted(self.P, weighted[:, -1], 1.0):
-                self.rebuild()
+            return None
+        self._drift += update.rounding
+        if rows.shape[1] < self.settle_every:
+            self._wait(update.corrections, rows, alpha)
+        else:
+            self._subtract(update.corrections)
+            projector.add_to_sum_(self.A, rows.double(), 1 / alpha)
+        return update.projected
 
-    def _corrections(self, weighted: Tensor) -> Tensor | None:
-        """What rows subtract from the projector; None if a rebuild is cheaper, or needed because of rounding."""
-        if weighted.shape[1] >= weighted.shape[2]:  # Woodbury's matrix would not be smaller
-            return None
-        # The rounding of P makes rᵀPr, which is compared with 1, wrong by as much of ‖r‖².
-        largest = float(torch.linalg.vecdot(weighted, weighted).amax())
-        if largest * weighted.shape[2] * torch.finfo(torch.float64).eps > self.most_rounding:
-            return None
-        try:
-            corrections = projector.correction(self._times(weighted, self.P), weighted)
-        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch does not list it
-            return None
-        return corrections if math.isfinite(float(corrections.sum())) else None  # faster than isfinite of each
-
-    def _wait(self, corrections: Tensor, weighted: Tensor) -> None:
-        groups, count, width = weighted.shape
-        if self._rows is None or self._waiting + count > self._rows.shape[2]:
+    def _wait(self, corrections: Tensor, rows: Tensor, alpha: float) -> None:
+        groups, count, width = rows.shape
+        if self._waiting + count > self.settle_every:
             self.settle()
-            self._rows = weighted.new_empty(2, groups, max(count, self.settle_every), width)
-        end = self._waiting + count
-        self._rows[0, :, self._waiting : end], self._rows[1, :, self._waiting : end] = corrections, weighted
-        self._waiting = end
+        if self._corrections is None or self._inputs is None:
+            self._corrections = corrections.new_empty(groups, self.settle_every, width)
+            self._inputs = rows.new_empty(groups, self.settle_every, width, dtype=torch.float64)
+        own = slice(self._waiting, self._waiting + count)
+        self._corrections[:, own] = corrections
+        self._inputs[:, own].copy_(rows).mul_(alpha**-0.5)
+        self._waiting = own.stop
+
+    def _subtract(self, corrections: Tensor) -> None:
+        if self._working is None:
+            self._working = self.P.to(corrections.dtype, copy=True)
+        self._working.baddbmm_(corrections.mT, corrections, alpha=-1)
+        self._drift += _SUBTRACTION * torch.finfo(corrections.dtype).eps
 
     def settle(self) -> None:
-        """Apply the waiting rows to ``P`` and ``A``."""
-        if self._rows is None or self._waiting == 0:
-            return
-        corrections, weighted = self._rows[:, :, : self._waiting]
-        self.P.baddbmm_(corrections.mT, corrections, alpha=-1)
-        self.A.baddbmm_(weighted.mT, weighted)
+        """Apply the waiting rows to the working copy and to ``A``."""
+        if self._corrections is not None and self._inputs is not None and self._waiting:
+            own = slice(0, self._waiting)
+            self._subtract(self._corrections[:, own])
+            projector.add_to_sum_(self.A, self._inputs[:, own])
         self._waiting = 0
-        if self._rounded is not None:
-            self._rounded.copy_(self.P)
 
     def rebuild(self) -> None:
         """Compute ``P`` from ``A``; nothing waits after that."""
         self.settle()
+        projector.mirror_(self.A)
         self.P = projector.from_sum(self.A)
         self._clear()
 
     def project(self, rows: Tensor) -> Tensor:
-        """Multiply rows (inputs or gradients) ``(groups, n, width)`` by the projector from the right."""
-        if self._rounded is None or self._rounded.dtype != rows.dtype:
-            self._rounded = self.P.to(rows.dtype)
-        return self._times(rows, self._rounded)
-
-    def _times(self, rows: Tensor, P: Tensor) -> Tensor:
-        """``R P − (R Uᵀ) U``."""
-        product = rows @ P
-        if self._rows is None or self._waiting == 0:
+        """Multiply rows (inputs or gradients) ``(groups, n, width)`` by the projector: ``R P − (R Uᵀ) U``."""
+        if self._working is None and self._waiting == 0 and not bool(self.A.diagonal(dim1=-2, dim2=-1).any()):
+            return rows  # nothing was absorbed yet
+        if self._working is None:
+            self._working = self.P.to(rows.dtype, copy=True)
+        product = rows @ self._working.to(rows.dtype)
+        if self._corrections is None or self._waiting == 0:
             return product
-        corrections = self._rows[0, :, : self._waiting].to(rows.dtype)
+        corrections = self._corrections[:, : self._waiting].to(rows.dtype)
         return product.baddbmm_(rows @ corrections.mT, corrections, alpha=-1)
 
     def check_running(self) -> None:
-        """Raise an error if waiting rows that were read from a file do not fit this layer."""
-        rows, (groups, width, _) = self._rows, self.P.shape
-        fit = rows is None or (rows.dtype == self.P.dtype and (*rows.shape[:2], *rows.shape[3:]) == (2, groups, width))
-        if not fit or self._waiting > (0 if rows is None else rows.shape[2]):
+        """Raise an error if what was read from a file does not fit this layer."""
+        groups, width, _ = self.P.shape
+        shapes = {
+            "_working": (groups, width, width),
+            "_corrections": (groups, self.settle_every, width),
+            "_inputs": (groups, self.settle_every, width),
+        }
+        found = {name: tensor for name in shapes if (tensor := getattr(self, name)) is not None}
+        fit = all(tensor.shape == shapes[name] and tensor.is_floating_point() for name, tensor in found.items())
+        both = {"_corrections", "_inputs"} <= found.keys()
+        if not fit or self._waiting > (self.settle_every if both else 0):
             raise ValueError(f"{self._waiting} waiting rows of a projector with {width} inputs are missing")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if "_working" not in state:  # pickled by version 0.1, between two tasks
+            self._clear()
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
         self._clear()  # it belonged to the previous state
 
 
-#: What of a layer's input its projector absorbs: takes both and returns rows ``(groups, rows, width)``.
-Feed = Callable[[Layer, Tensor], Tensor]
+class Feed(Protocol):
+    """What of a layer's input its projector absorbs."""
+
+    def __call__(self, layer: Layer, x: Tensor) -> Tensor:
+        """Return rows ``(groups, rows, width)``."""
+
+    def combine(self, rows: Tensor) -> Tensor:
+        """Return the same from a row per sample, for linear layers. It is linear in the rows, so that it can follow ``P``."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +156,9 @@ class BatchMean:
 
     def __call__(self, layer: Layer, x: Tensor) -> Tensor:
         return layer.mean_rows(x)
+
+    def combine(self, rows: Tensor) -> Tensor:
+        return rows.mean(1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -152,6 +171,9 @@ class EverySecondPatch:
     def __call__(self, layer: Layer, x: Tensor) -> Tensor:
         return layer.mean_rows(x, every=2)
 
+    def combine(self, rows: Tensor) -> Tensor:
+        return rows.mean(1, keepdim=True)
+
 
 @dataclass(frozen=True)
 class EverySample:
@@ -159,6 +181,9 @@ class EverySample:
 
     def __call__(self, layer: Layer, x: Tensor) -> Tensor:
         return layer.rows(x)
+
+    def combine(self, rows: Tensor) -> Tensor:
+        return rows
 
 
 @dataclass(frozen=True)
@@ -170,6 +195,9 @@ class EveryVector:
 
     def __call__(self, layer: Layer, x: Tensor) -> Tensor:
         return layer.mean_rows(x) * len(x) ** 0.5 if layer.convolution else layer.rows(x)
+
+    def combine(self, rows: Tensor) -> Tensor:
+        return rows
 
 
 class Projection(nn.Module):
@@ -217,9 +245,28 @@ class Projection(nn.Module):
     def absorb(self, flow: Flow, feed: Feed, alpha: Alpha, progress: float, updates: int) -> None:
         """Let every layer's projector absorb the layer's inputs (Eq. 6)."""
         flow.projected.clear()
-        for layer, x in zip(flow.layers, flow.inputs, strict=True):
-            rows, rule = feed(layer, x), alpha.of_layer(self.places[layer.name])
-            self.layers[self._index[layer.name]].absorb(rows, rule(rows, progress, updates))
+        for call, (layer, x) in enumerate(zip(flow.layers, flow.inputs, strict=True)):
+            own, rule = self.layers[self._index[layer.name]], alpha.of_layer(self.places[layer.name])
+            if self._projects_samples(flow, call):
+                # The product that projects the inputs also gives what their projector absorbs.
+                rows = layer.rows(x)
+                before, taken = own.project(rows), feed.combine(rows)
+                strength = _positive(rule(taken, progress, updates))
+                after = own.absorb(taken, strength, feed.combine(before))
+                if after is not None and taken is not rows:
+                    after = torch.baddbmm(before, before @ taken.mT, after, alpha=-1 / strength)
+                if after is not None:
+                    flow.projected[call] = after
+            else:
+                rows = feed(layer, x)
+                own.absorb(rows, _positive(rule(rows, progress, updates)))
+
+    def _projects_samples(self, flow: Flow, call: int) -> bool:
+        """Whether `_projected` will project a row per sample, and no other call changes the projector before that."""
+        layer, x = flow.layers[call], flow.inputs[call]
+        learns = flow.outputs[call].requires_grad and layer.owner.weight.requires_grad
+        single = sum(other.name == layer.name for other in flow.layers) == 1
+        return not layer.convolution and x.ndim == 2 and len(x) < layer.outputs and learns and single
 
     def backward(self, flow: Flow, loss: Tensor, extra: Sequence[Tensor | None] | None = None) -> dict[Tensor, Tensor]:
         """Projected gradients of a loss, and plain ones of free parameters.
@@ -278,3 +325,8 @@ class Projection(nn.Module):
         for module in net.modules():
             if isinstance(getattr(module, "running_mean", None), Tensor):
                 module.eval()
+
+
+def _positive(alpha: Tensor) -> float:
+    """The value of α, or the least positive number where it is too small for its dtype."""
+    return max(float(alpha), sys.float_info.min)

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cldnet.math import hsic
 from cldnet.methods.parts.alpha import Alpha, ConstantAlpha
@@ -152,7 +152,9 @@ class Cosine:
     from_zero = False
 
     def __call__(self, z: Tensor, basis: Tensor) -> Tensor:
-        return F.normalize(z, dim=1) @ basis.T
+        # The length divides the few products instead of the many entries of z.
+        lengths: Tensor = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+        return z @ basis.T / lengths.clamp_min(1e-12)
 
 
 @dataclass(frozen=True)
@@ -200,9 +202,6 @@ Rate = FixedRate | PerAlpha
 
 # The measure of dependence of the HSIC bottleneck (Eq. 5).
 
-#: Takes a layer's representation Z and returns the derivative of ``HSIC(Z, X) − β HSIC(Z, Y)`` by it.
-Derivative = Callable[[Tensor], Tensor]
-
 
 @dataclass(frozen=True)
 class NormalisedHSIC:
@@ -214,33 +213,31 @@ class NormalisedHSIC:
     sigma: float = 5.0
     epsilon: float = 1e-5
 
-    def of_batch(self, x: Tensor, y: Tensor, beta: float) -> Derivative:
-        """Prepare what all layers share for a batch: the difference of the normalised kernels of X and Y."""
-        on_input = hsic.normalised(hsic.gaussian(x, self.sigma), self.epsilon)
-        against = on_input.sub_(hsic.label_normalised(y, self.epsilon), alpha=beta).to(x.dtype)
-
-        def derivative(z: Tensor) -> Tensor:
-            kernel = hsic.gaussian(z, self.sigma)
-            pulled = hsic.pull_back(kernel, hsic.nhsic_derivative(kernel, against, self.epsilon))
-            return pulled.reshape(z.shape).to(z.dtype)
-
-        return derivative
+    def derivatives(self, x: Tensor, y: Tensor, layers: Sequence[Tensor], beta: float) -> list[Tensor]:
+        """Derivatives of ``nHSIC(Z, X) − β nHSIC(Z, Y)`` by the representations ``Z`` of some layers."""
+        kernels = [hsic.gaussian(z, self.sigma) for z in (x, *layers)]
+        ridge = self.epsilon * len(x)
+        wide = any(kernel.rows.dtype == torch.float64 for kernel in kernels)
+        dtype = torch.float64 if wide else x.dtype
+        on_input, *inverses = hsic.centred_inverse(torch.stack([k.less_one.to(dtype) for k in kernels]), ridge)
+        against = hsic.normalised(on_input, ridge).sub_(hsic.label_normalised(y, self.epsilon, dtype), alpha=beta)
+        pulled = [
+            hsic.pull_back(kernel, hsic.nhsic_derivative(inverse, against, ridge).to(kernel.rows.dtype))
+            for kernel, inverse in zip(kernels[1:], inverses, strict=True)
+        ]
+        return [rows.reshape(z.shape).to(z.dtype) for rows, z in zip(pulled, layers, strict=True)]
 
 
 @dataclass(frozen=True)
 class TraceHSIC:
     """The trace form of Eq. 2, with bandwidths by the median rule so that it does not vanish."""
 
-    def of_batch(self, x: Tensor, y: Tensor, beta: float) -> Derivative:
-        """Prepare what all layers share for a batch: the difference of the kernels of X and Y."""
+    def derivatives(self, x: Tensor, y: Tensor, layers: Sequence[Tensor], beta: float) -> list[Tensor]:
+        """Derivatives of ``HSIC(Z, X) − β HSIC(Z, Y)`` by the representations ``Z`` of some layers."""
         on_input = hsic.median_gaussian(x).less_one
         against = hsic.center(on_input - beta * hsic.label_kernel(y, dtype=on_input.dtype)) / max(len(y) - 1, 1) ** 2
-
-        def derivative(z: Tensor) -> Tensor:
-            pulled = hsic.pull_back(hsic.median_gaussian(z), against)
-            return pulled.reshape(z.shape).to(z.dtype)
-
-        return derivative
+        pulled = [hsic.pull_back(hsic.median_gaussian(z), against) for z in layers]
+        return [rows.reshape(z.shape).to(z.dtype) for rows, z in zip(pulled, layers, strict=True)]
 
 
 Dependence = NormalisedHSIC | TraceHSIC
