@@ -94,9 +94,9 @@ class Scratch(local):
 
 
 class Tile(NamedTuple):
-    """Patches ``(images, places, numbers)`` whose responses fit the cache, and which of the sums they are added to."""
+    """Patches ``(images, places, numbers)`` whose responses fit the cache, and the row of sums that they are added to."""
 
-    index: int
+    row: int
     patches: Tensor
 
 
@@ -113,18 +113,18 @@ class Bank:
     ) -> None:
         """Pool the responses above the threshold, and those below minus it, and add them to ``sums``.
 
-        ``weights`` are those of the tiles' patches in all windows; ``sums`` are ``(indices, images, 2, windows², filters)``.
+        ``weights`` are those of the tiles' patches in all windows; ``sums`` are ``(rows, images, 2, windows², filters)``.
         Products are made image by image, so that none depends on the others. Responses in between are set to the threshold
         instead of 0: that adds a constant to every feature, which scaling removes.
         """
         count = sums.shape[1]
         filters = self.filters.expand(count, -1, -1)
         above, below = (side.unbind() for side in sums[..., self.columns].unbind(2))
-        for (index, patches), windows in zip(tiles, weights, strict=True):
+        for (row, patches), windows in zip(tiles, weights, strict=True):
             responses, clipped = scratch.views(count, patches.shape[1], filters.shape[2])
             torch.baddbmm(self.offset, patches, filters, out=responses)
-            above[index].baddbmm_(windows, torch.clamp(responses, min=threshold, out=clipped))
-            below[index].baddbmm_(windows, responses.clamp_(max=-threshold))
+            above[row].baddbmm_(windows, torch.clamp(responses, min=threshold, out=clipped))
+            below[row].baddbmm_(windows, responses.clamp_(max=-threshold))
 
 
 class View(NamedTuple):
@@ -420,7 +420,8 @@ class WhitenedPatches(FeatureMap):
             sides.append((square.flip(2).reshape(self.filters.shape), width.flip(1)))
         found = []
         for filters, across in sides:
-            windows = torch.einsum("ai,bj->abij", height, across).flatten(2).flatten(0, 1).to(filters)
+            # One place after the other in memory, because `_tiles` selects places.
+            windows = torch.einsum("ai,bj->ijab", height, across).flatten(2).flatten(0, 1).to(filters).mT
             columns = [slice(first, first + FILTERS_AT_ONCE) for first in range(0, filters.shape[1], FILTERS_AT_ONCE)]
             banks = [Bank(some, filters[:, some].contiguous(), self.offset[some]) for some in columns]
             found.append(View(windows, banks))
