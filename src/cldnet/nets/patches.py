@@ -76,7 +76,7 @@ def _assigned(unit: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     return sums, sizes
 
 
-#: Filters, and positions of a large image or of a few small ones, whose responses fit a core's cache.
+#: Filters and positions of an image whose responses fit a core's cache.
 FILTERS_AT_ONCE, PLACES_AT_ONCE = 400, 1024
 _EPSILON = 0.1  # added to the eigenvalues before whitening; a normalised pixel has variance 1
 
@@ -354,7 +354,7 @@ class WhitenedPatches(FeatureMap):
     def _responses(self, x: Tensor, columns: int, finish: Callable[[Tensor], None] | None = None) -> Tensor:
         """Pooled responses of every image in the first of ``columns``, in parallel; ``finish`` is called on pieces of them.
 
-        Small images are processed a few at once and large ones in bands, without their flat patches, some hundred filters at
+        Tiny images are processed a few at once and others in bands, without their flat patches, some hundred filters at
         a time, so that responses fit the cache. No number depends on the other images.
         """
         # Other threads are not in the caller's inference mode, and could not write into its tensors.
@@ -363,7 +363,7 @@ class WhitenedPatches(FeatureMap):
             pooled = torch.empty(len(x), columns, dtype=torch.float32, device=x.device)
             all_sums = pooled[:, : self.out_features - 1].unflatten(1, (2, self.windows**2, -1))
             views, places, (length, filters) = self.views(), prod(self.sides), self.filters.shape
-            few = max(1, min(_IMAGES_AT_ONCE, PLACES_AT_ONCE // places))
+            few = max(1, min(_IMAGES_AT_ONCE, PLACES_AT_ONCE // 4 // places))  # fewer steps for tiny images
             group = few if few > 1 else max(1, min(_IMAGES_AT_ONCE, _NUMBERS_AT_ONCE // (places * length)))
             scratch = Scratch(few * min(places, PLACES_AT_ONCE) * min(filters, FILTERS_AT_ONCE), x.device)
 
