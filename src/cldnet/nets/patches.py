@@ -421,7 +421,7 @@ class WhitenedPatches(FeatureMap):
         found = []
         for filters, across in sides:
             # One place after the other in memory, because `_tiles` selects places.
-            windows = torch.einsum("ai,bj->ijab", height, across).flatten(2).flatten(0, 1).to(filters).mT
+            windows = torch.einsum("ai,bj->ijab", height, across).flatten(2).flatten(0, 1).to(filters).contiguous().mT
             columns = [slice(first, first + FILTERS_AT_ONCE) for first in range(0, filters.shape[1], FILTERS_AT_ONCE)]
             banks = [Bank(some, filters[:, some].contiguous(), self.offset[some]) for some in columns]
             found.append(View(windows, banks))
