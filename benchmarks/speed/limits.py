@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -64,6 +65,8 @@ class Counted(NamedTuple):
         The share of the machine's rate that has to come out.
     dtype : torch.dtype
         Of the products beside it: float64 where the work is in float64.
+    skipped : float
+        Operations that are counted, because the definition has them, although the result is known without.
     """
 
     title: str
@@ -71,6 +74,7 @@ class Counted(NamedTuple):
     operations: float
     target: float | None = None
     dtype: torch.dtype = torch.float32
+    skipped: float = 0.0
 
 
 def shares(works: Mapping[str, Counted], threads: int, repeats: int) -> Iterator[Finding]:
@@ -80,7 +84,7 @@ def shares(works: Mapping[str, Counted], threads: int, repeats: int) -> Iterator
     taken = in_turns({**pieces, **{str(dtype): work for dtype, (work, _) in products.items()}}, repeats)
     for name, counted in works.items():
         done = products[counted.dtype][1]
-        yield ratio(
+        finding = ratio(
             f"{name}/{threads}",
             counted.title,
             threads,
@@ -92,6 +96,11 @@ def shares(works: Mapping[str, Counted], threads: int, repeats: int) -> Iterator
             operations=counted.operations,
             beside="dgemm" if counted.dtype == torch.float64 else "sgemm",
         )
+        if counted.skipped:
+            done_share = finding.ratio.median * (1 - counted.skipped / counted.operations)
+            more = {"skipped": counted.skipped, "ratio_without_skipped": done_share}
+            finding = replace(finding, details={**finding.details, **more})
+        yield finding
 
 
 def counted_operations(work: Work) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from benchmarks.speed import exact, parts, steps
 from benchmarks.speed.limits import Counted, counted_operations, sgemm, shares
@@ -45,6 +46,33 @@ def test_what_does_twice_the_operations_in_the_same_time_reaches_twice_the_share
     assert found[1].met
     assert all(f.details["operations"] == n for f, n in zip(found, (done, 2 * done), strict=True))
     assert 0.3 < found[1].ratio.median / found[0].ratio.median / 2 < 3  # a shared machine
+
+
+def test_operations_that_are_skipped_are_told():
+    work, done = sgemm(1e9)
+    (found,) = shares({"a": Counted("half", work, 2 * done, skipped=0.5 * done)}, 1, 3)
+    assert found.details["skipped"] == 0.5 * done
+    assert found.details["ratio_without_skipped"] == pytest.approx(0.75 * found.ratio.median)
+    (plain,) = shares({"a": Counted("all", work, done)}, 1, 3)
+    assert "skipped" not in plain.details
+
+
+def test_drawn_digits_have_as_many_flat_patches_as_mnist(tmp_path, monkeypatch):
+    monkeypatch.setenv("CLDNET_DATA", str(tmp_path))
+    kind, images = exact._digits(tmp_path, 3)
+    assert kind == "drawn digits"
+    assert exact.flat_share(images[:, None], 6) == pytest.approx(1 - 19**2 / 23**2)
+    skipped = exact._features(tmp_path, quick=True)["exact/patches/digits"]
+    assert skipped.skipped / skipped.operations == pytest.approx(1 - 19**2 / 23**2)
+
+
+def test_a_patch_is_flat_if_all_of_its_pixels_in_all_channels_are_equal():
+    images = torch.zeros(1, 2, 4, 4)
+    images[0, 1] = 1
+    assert exact.flat_share(images, 3) == 0
+    images[0, 1] = 0
+    images[0, 1, 3, 3] = 1
+    assert exact.flat_share(images, 3) == 0.75
 
 
 def test_operations_of_patch_features_are_those_of_their_convolution_and_pooling():

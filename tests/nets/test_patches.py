@@ -1,13 +1,17 @@
-"""Whitened patches: each image by itself, against a slow formula; filters that are nobody's patch."""
+"""Whitened patches: each image by itself, against a slow formula; flat patches; filters that are nobody's patch."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from cldnet.device import generator, threads
-from cldnet.nets.patches import LEAST_PATCHES, WhitenedPatches
+from cldnet.nets import patches
+from cldnet.nets.patches import LEAST_PATCHES, WhitenedPatches, unfolded
 
 
 def pictures(count=60, shape=(3, 12, 12), seed=0):
@@ -61,6 +65,108 @@ def test_features_are_those_of_the_slow_formula(mirror):
         assert found[-1] == 127
         wanted = np.clip(slow_features(features, image), -127, 127)
         assert np.abs(found[:-1].numpy() - wanted).max() < 0.51
+
+
+#: Places at once: a few small images together, then an image of 8 × 8 places in one piece, and in bands.
+PLACES = (1024, 64, 10)
+
+
+@pytest.fixture(scope="module")
+def maps():
+    """Two maps of the same filters: with and without the mirror image."""
+    return {mirror: fitted(mirror=mirror) for mirror in (True, False)}
+
+
+def drawn(kind, flat, brightness, seed):
+    """Images that are flat outside, or inside, of a rectangle; all over; or all over but for one pixel."""
+    image, (top, bottom), (left, right) = pictures(1, seed=seed)[0], *flat
+    if kind == "inside":
+        image[:, top:bottom, left:right] = brightness
+        return image
+    canvas = torch.full_like(image, brightness)
+    if kind == "outside":
+        canvas[:, top:bottom, left:right] = image[:, top:bottom, left:right]
+    if kind == "pixel":
+        canvas[seed % 3, top, left] = 255 - brightness
+    return canvas
+
+
+_side = st.tuples(st.integers(0, 11), st.integers(1, 12))
+
+
+@pytest.mark.parametrize("places", PLACES)
+@given(
+    st.lists(
+        st.builds(
+            drawn,
+            st.sampled_from(["inside", "outside", "pixel", "flat"]),
+            st.tuples(_side, _side),
+            st.integers(0, 127),
+            st.integers(0, 9),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.booleans(),
+)
+@settings(max_examples=15, deadline=None)
+def test_flat_patches_count_as_the_slow_formula_counts_them(maps, places, images, mirror):
+    features = maps[mirror]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patches, "PLACES_AT_ONCE", places)
+        found = features.predict_features(torch.stack(images))
+    wanted = np.stack([np.clip(slow_features(features, image), -127, 127) for image in images])
+    assert np.abs(found[:, :-1].numpy() - wanted).max() < 0.01
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_flat_patches_do_not_change_the_images_beside_them(monkeypatch, places, maps):
+    monkeypatch.setattr(patches, "PLACES_AT_ONCE", places)
+    images = pictures(40, seed=5)
+    images[::3, :, :, 4:] = 9
+    images[6] = 0
+    together = maps[True](images)
+    assert torch.equal(torch.cat([maps[True](image[None]) for image in images]), together)
+    assert torch.equal(maps[True](images.flip(0)).flip(0), together)
+    with threads(2):
+        assert torch.equal(maps[True](images), together)
+
+
+def test_flat_patches_of_large_images_cost_no_products():
+    features = fitted((28, 28), pictures(60, (1, 28, 28))[:, 0], mirror=False)
+    image = pictures(1, (1, 28, 28))[0]
+    half = image.clone()
+    half[:, :, 14:] = 0
+    done = []
+    for x in (image, half, torch.zeros_like(image)):
+        with FlopCounterMode(display=False) as counter:
+            features(x)
+        done.append(counter.get_total_flops())
+    places, length, count = 24 * 24, 25, 10
+    assert done[0] == 2 * places * length * count
+    # A patch is not flat as long as one of its columns is left of column 14; then there are the shares of the flat ones.
+    assert done[1] == 2 * 24 * 14 * length * count + 2 * 9 * places
+    assert done[2] == 2 * 9 * places
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_a_patch_with_nan_is_not_taken_for_a_flat_one(monkeypatch, places, maps):
+    monkeypatch.setattr(patches, "PLACES_AT_ONCE", places)
+    images = torch.zeros(2, 3, 12, 12)
+    images[1, 0, 3, 3] = float("nan")
+    found = maps[False].predict_features(images)[:, :-1]
+    assert found[0].isfinite().all()
+    assert found[1].isnan().any()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7, 9), (1, 8, 5), (3, 5, 5)])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_patches_are_cut_out_row_by_row(shape, size):
+    images = torch.rand(shape, generator=generator(0))
+    rows, columns = shape[-2] - size + 1, shape[-1] - size + 1
+    for number, (r, c) in enumerate(np.ndindex(rows, columns)):
+        wanted = images[..., r : r + size, c : c + size].flatten(-3)
+        assert torch.equal(unfolded(images, size)[..., number, :], wanted)
 
 
 def test_features_are_whole_numbers_that_fit_eight_bits():
@@ -120,8 +226,7 @@ def test_inference_mode_does_not_matter_to_threads():
 def test_large_images_are_worked_on_in_bands(monkeypatch):
     features, images = fitted(), pictures(5, seed=5)
     whole = features(images)
-    monkeypatch.setattr("cldnet.nets.patches.PLACES_AT_ONCE", 10)
-    monkeypatch.setattr("cldnet.nets.patches.PLACES_AT_ONCE", 10)
+    monkeypatch.setattr(patches, "PLACES_AT_ONCE", 10)
     assert float((features(images) - whole).abs().max()) <= 1
 
 

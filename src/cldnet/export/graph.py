@@ -208,12 +208,13 @@ class _Patches(nn.Module):
         images = x.reshape(-1, made.channels, *made.input_shape[-2:]).float()
         patches = normalised(unfolded(images, made.size), made.floor)
         sums: dict[int, Tensor] = {}
-        for bank in made.banks():  # those of the mirror image are added
-            responses, windows = patches @ bank.filters + bank.offset, torch.cat(bank.windows, dim=1)
-            sides = responses.clamp(min=made.threshold), responses.clamp(max=-made.threshold)
-            pooled = torch.stack([windows @ side for side in sides], dim=1)
-            first = bank.columns.start
-            sums[first] = sums[first] + pooled if first in sums else pooled
+        for view in made.views():  # that of the mirror image is added
+            for bank in view.banks:
+                responses = patches @ bank.filters + bank.offset
+                sides = responses.clamp(min=made.threshold), responses.clamp(max=-made.threshold)
+                pooled = torch.stack([view.windows @ side for side in sides], dim=1)
+                first = bank.columns.start
+                sums[first] = sums[first] + pooled if first in sums else pooled
         pooled = torch.cat(list(sums.values()), dim=3).flatten(1)
         scaled = (pooled - made.mean) * (FEATURE_LIMIT / CLIP_STDS / made.spread)
         return with_constant(scaled.clamp(-FEATURE_LIMIT, FEATURE_LIMIT).double())

@@ -11,9 +11,11 @@ Fitting gives the same numbers on any number of threads: sums that could be spli
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from threading import local
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -79,36 +81,65 @@ FILTERS_AT_ONCE, PLACES_AT_ONCE = 400, 1024
 _EPSILON = 0.1  # added to the eigenvalues before whitening; a normalised pixel has variance 1
 
 
+class Scratch(local):
+    """Memory for the responses of a tile and for a clipped copy of them; every thread has its own."""
+
+    def __init__(self, numbers: int, device: torch.device) -> None:
+        self.parts = [torch.empty(numbers, dtype=torch.float32, device=device) for _ in range(2)]
+
+    def views(self, images: int, places: int, filters: int) -> list[Tensor]:
+        """Both as tensors ``(images, places, filters)``."""
+        strides = (places * filters, filters, 1)
+        return [part.as_strided((images, places, filters), strides) for part in self.parts]
+
+
+class Tile(NamedTuple):
+    """Patches ``(images, places, numbers)`` whose responses fit the cache, and the row of sums that they are added to."""
+
+    row: int
+    patches: Tensor
+
+
 @dataclass(frozen=True)
 class Bank:
-    """Some filters, their offsets, and the windows that responses are pooled over, in bands of an image's positions."""
+    """Some filters ``(numbers, filters)`` and their offsets."""
 
     columns: slice
     filters: Tensor
     offset: Tensor
-    windows: tuple[Tensor, ...]
 
-    def add(self, patches: Tensor, threshold: float, scratch: Tensor, sums: Tensor) -> None:
-        """Add images' pooled responses above the threshold, and those below minus it, to ``sums``.
+    def add(
+        self, tiles: Sequence[Tile], weights: Sequence[Tensor], threshold: float, scratch: Scratch, sums: Tensor
+    ) -> None:
+        """Pool the responses above the threshold, and those below minus it, and add them to ``sums``.
 
+        ``weights`` are those of the tiles' patches in all windows; ``sums`` are ``(rows, images, 2, windows², filters)``.
         Products are made image by image, so that none depends on the others. Responses in between are set to the threshold
         instead of 0: that adds a constant to every feature, which scaling removes.
         """
-        above, below = sums[..., self.columns].unbind(1)
-        filters = self.filters.expand(len(patches), -1, -1)
-        for band, windows in zip(patches.split(PLACES_AT_ONCE, 1), self.windows, strict=True):
-            windows = windows.expand(len(patches), -1, -1)
-            shape = (len(patches), band.shape[1], self.filters.shape[1])
-            responses, clipped = (part[: prod(shape)].view(shape) for part in scratch)
-            torch.baddbmm(self.offset, band, filters, out=responses)
-            above.baddbmm_(windows, torch.clamp(responses, min=threshold, out=clipped))
-            below.baddbmm_(windows, responses.clamp_(max=-threshold))
+        count = sums.shape[1]
+        filters = self.filters.expand(count, -1, -1)
+        above, below = (side.unbind() for side in sums[..., self.columns].unbind(2))
+        for (row, patches), windows in zip(tiles, weights, strict=True):
+            responses, clipped = scratch.views(count, patches.shape[1], filters.shape[2])
+            torch.baddbmm(self.offset, patches, filters, out=responses)
+            above[row].baddbmm_(windows, torch.clamp(responses, min=threshold, out=clipped))
+            below[row].baddbmm_(windows, responses.clamp_(max=-threshold))
+
+
+class View(NamedTuple):
+    """The filters for an image or for its mirror image, and the windows ``(windows², places)`` of their responses."""
+
+    windows: Tensor
+    banks: list[Bank]
 
 
 def unfolded(images: Tensor, size: int) -> Tensor:
     """All patches of images ``(…, channels, height, width)``, one per row."""
-    patches = images.unfold(-2, size, 1).unfold(-2, size, 1)  # (…, channels, rows, columns, size, size)
-    return patches.movedim(-5, -3).flatten(-3).flatten(-3, -2)
+    # First (…, channels, columns, height · size): a patch is then one piece of a column, and not ``size`` short ones to copy.
+    columns = images.unfold(-1, size, 1).transpose(-3, -2).flatten(-2)
+    patches = columns.unfold(-1, size**2, size)  # (…, channels, columns, rows, size²)
+    return patches.movedim(-4, -2).transpose(-4, -3).flatten(-2).flatten(-3, -2)
 
 
 def normalised(patches: Tensor, floor: Tensor) -> Tensor:
@@ -142,7 +173,7 @@ _SCALE_IMAGES = 2000  # images of the first task whose features give means and s
 _CONTRAST_FLOOR = 0.01  # a patch is flat below this share of the mean variance of patches
 CLIP_STDS = 5.0  # features are clipped at so many stds from their mean
 _IMAGES_AT_ONCE = 16
-_POSITIONS_TOGETHER = 1100  # of small images processed at once: their responses fit the cache, and steps are fewer
+_NUMBERS_AT_ONCE = 5 << 16  # of patches made at once: few of them fit the cache, many take fewer steps
 _MAX_FEATURES = 1 << 24
 
 
@@ -253,7 +284,7 @@ class WhitenedPatches(FeatureMap):
         with threads(1):  # whitening is folded into the filters: the response to a patch p is cᵀ W (p − m)
             self.filters.copy_(white @ centroids.T)
             self.offset.copy_(-(centre @ self.filters))
-        responses = self._responses(images[chosen]).double()
+        responses = self._responses(images[chosen], self.out_features - 1).double()
         with threads(1):
             self.mean.copy_(responses.mean(0))
             self.spread.copy_(responses.std(0, correction=0).clamp_min(1e-6))
@@ -262,18 +293,27 @@ class WhitenedPatches(FeatureMap):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Map images to whole numbers from −127 to 127, as float32; each image by itself."""
-        return self.predict_features(x).round_()
+        return self._features(x, rounded=True)
 
     @torch.no_grad()
     def predict_features(self, x: Tensor) -> Tensor:
         """Map images to the numbers that `forward` rounds."""
+        return self._features(x, rounded=False)
+
+    def _features(self, x: Tensor, rounded: bool) -> Tensor:
+        """Pooled responses of images as multiples of their std, and a constant feature."""
         if not self.fitted:
             raise ValueError("This map has no filters yet. Call fit with images first.")
-        features = self._responses(x, extra=1)
-        scaled = features[:, :-1]
-        scaled.sub_(self.mean).mul_(FEATURE_LIMIT / CLIP_STDS / self.spread).clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
-        features[:, -1] = FEATURE_LIMIT
-        return features
+        scale = FEATURE_LIMIT / CLIP_STDS / self.spread
+
+        def finish(features: Tensor) -> None:
+            scaled = features[:, :-1]
+            scaled.sub_(self.mean).mul_(scale).clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+            if rounded:
+                scaled.round_()
+            features[:, -1] = FEATURE_LIMIT
+
+        return self._responses(x, self.out_features, finish)
 
     def _contrasty_patches(self, images: Tensor, random: torch.Generator) -> Tensor:
         """Draw patches that are not flat, normalised, and set the contrast floor."""
@@ -311,47 +351,80 @@ class WhitenedPatches(FeatureMap):
             into.copy_(pixels[image, channel, row, column].flatten(1))
         return patches
 
-    def _responses(self, x: Tensor, extra: int = 0) -> Tensor:
-        """Pooled responses of every image, with room for ``extra`` columns, in parallel.
+    def _responses(self, x: Tensor, columns: int, finish: Callable[[Tensor], None] | None = None) -> Tensor:
+        """Pooled responses of every image in the first of ``columns``, in parallel; ``finish`` is called on pieces of them.
 
-        Small images are processed a few at once and large ones in bands, some hundred filters at a time, so that responses fit
-        the cache. No number depends on the other images.
+        Tiny images are processed a few at once and others in bands, without their flat patches, some hundred filters at
+        a time, so that responses fit the cache. No number depends on the other images.
         """
         # Other threads are not in the caller's inference mode, and could not write into its tensors.
         with torch.inference_mode(False):
             pixels = x.reshape(len(x), self.channels, *self.input_shape[-2:])
-            pooled = torch.empty(len(x), self.out_features - 1 + extra, dtype=torch.float32, device=x.device)
+            pooled = torch.empty(len(x), columns, dtype=torch.float32, device=x.device)
             all_sums = pooled[:, : self.out_features - 1].unflatten(1, (2, self.windows**2, -1))
-            banks = self.banks()
-            few = max(1, min(_IMAGES_AT_ONCE, _POSITIONS_TOGETHER // (self.sides[0] * self.sides[1])))
+            views, places, (length, filters) = self.views(), prod(self.sides), self.filters.shape
+            few = max(1, min(_IMAGES_AT_ONCE, PLACES_AT_ONCE // 4 // places))  # fewer steps for tiny images
+            group = few if few > 1 else max(1, min(_IMAGES_AT_ONCE, _NUMBERS_AT_ONCE // (places * length)))
+            scratch = Scratch(few * min(places, PLACES_AT_ONCE) * min(filters, FILTERS_AT_ONCE), x.device)
 
             def work(piece: range) -> None:
-                size = few * PLACES_AT_ONCE * FILTERS_AT_ONCE
-                scratch = torch.empty(2, size, dtype=torch.float32, device=x.device)
                 own = slice(piece.start, piece.stop)
-                for images, sums in zip(pixels[own].split(few), all_sums[own].split(few), strict=True):
+                for images, sums in zip(pixels[own].split(group), all_sums[own].split(group), strict=True):
                     patches = normalised(unfolded(images.float(), self.size), self.floor)
-                    sums.zero_()
-                    for bank in banks:
-                        bank.add(patches, self.threshold, scratch, sums)
+                    if few > 1:
+                        together = sums.zero_()[None]
+                        tiles = [Tile(0, patches)]
+                        weights: list[Sequence[Tensor]] = [[view.windows.expand(len(images), -1, -1)] for view in views]
+                    else:
+                        together = sums[:, None]
+                        tiles, weights = self._tiles(patches, [view.windows for view in views], sums)
+                    for view, windows in zip(views, weights, strict=True):
+                        for bank in view.banks:
+                            bank.add(tiles, windows, self.threshold, scratch, together)
+                if finish is not None:
+                    finish(pooled[own])
 
             run_in_threads(work, len(x), _IMAGES_AT_ONCE)
         return pooled
 
-    def banks(self) -> list[Bank]:
+    def _tiles(self, patches: Tensor, windows: list[Tensor], sums: Tensor) -> tuple[list[Tile], list[Sequence[Tensor]]]:
+        """Set sums to those of all flat patches; return the other patches in tiles, and their weights in all windows."""
+        peaks = patches.amax(-1)  # a centred patch has a positive number, or it is all zeros
+        counts = peaks.count_nonzero(1).tolist()
+        sizes = [
+            (image, min(PLACES_AT_ONCE, count - first))
+            for image, count in enumerate(counts)
+            for first in range(0, count, PLACES_AT_ONCE)
+        ]
+        rows = patches.flatten(0, 1)
+        if len(rows) > sum(counts):  # the response to a flat patch is the offset
+            sides = torch.stack([self.offset.clamp(min=self.threshold), self.offset.clamp(max=-self.threshold)])
+            shares = torch.stack(windows).sum(0).expand(len(patches), -1, -1) @ (peaks == 0).float()[..., None]
+            torch.mul(shares[:, None], sides[:, None], out=sums)
+            kept = peaks.flatten().nonzero()[:, 0]
+            rows, kept = rows.index_select(0, kept), kept % peaks.shape[1]
+            windows = [some.mT.index_select(0, kept).mT for some in windows]
+        else:
+            sums.zero_()
+            windows = [some.mT.repeat(len(patches), 1).mT for some in windows]
+        lengths = [length for _, length in sizes]
+        tiles = [Tile(image, tile) for (image, _), tile in zip(sizes, rows[None].split(lengths, 1), strict=True)]
+        return tiles, [some[None].split(lengths, 2) for some in windows]
+
+    def views(self) -> list[View]:
         """The filters in banks. Those for the mirror image are mirrored themselves, and so are their windows."""
         height, width = (_triangles(side, self.windows) for side in self.sides)
-        views = [(self.filters, width)]
+        sides = [(self.filters, width)]
         if self.mirror:
             square = self.filters.view(self.channels, self.size, self.size, -1)
-            views.append((square.flip(2).reshape(self.filters.shape), width.flip(1)))
+            sides.append((square.flip(2).reshape(self.filters.shape), width.flip(1)))
         found = []
-        for filters, across in views:
-            weights = torch.einsum("ai,bj->abij", height, across).flatten(2).flatten(0, 1).to(filters)
-            bands = tuple(band.contiguous() for band in weights.split(PLACES_AT_ONCE, 1))
-            for first in range(0, filters.shape[1], FILTERS_AT_ONCE):
-                columns = slice(first, first + FILTERS_AT_ONCE)
-                found.append(Bank(columns, filters[:, columns].contiguous(), self.offset[columns], bands))
+        for filters, across in sides:
+            # One place after the other in memory, because `_tiles` selects places.
+            windows = torch.einsum("ai,bj->ijab", height, across).flatten(2).flatten(0, 1).to(filters).contiguous().mT
+            columns = [slice(first, first + FILTERS_AT_ONCE) for first in range(0, filters.shape[1], FILTERS_AT_ONCE)]
+            banks = [Bank(some, filters[:, some].contiguous(), self.offset[some]) for some in columns]
+            found.append(View(windows, banks))
         return found
 
 
