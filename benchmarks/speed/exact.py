@@ -17,7 +17,7 @@ import torch
 from benchmarks.exact import operations
 from benchmarks.speed.limits import Counted, shares
 from benchmarks.speed.record import Finding, NotRun, ratio
-from benchmarks.speed.turns import in_turns
+from benchmarks.speed.turns import Work, in_turns
 from torch import Tensor
 
 from cldnet.data.stream import Stream
@@ -105,28 +105,32 @@ def _solving(quick: bool) -> dict[str, Counted]:
 
 
 def _choosing(width: int, quick: bool) -> Iterator[Finding]:
-    """α and the weights from the sums of 100 classes, beside one factorisation in float64: a turn may take some minutes."""
+    """α and the weights from sums of 10 and of 100 classes, beside one factorisation in float64: turns take minutes."""
     second, moments, weights = _class_sums(width, 100)
-    rows = float(weights.sum())
     positive = second.dense()
     positive.diagonal().add_(1e-3 * second.energy / width)
-    chosen: list[float] = []
-    works = {
-        "choosing": lambda: chosen.append(second.solve(moments, weights, rows, None).alpha),
-        "factor": lambda: torch.linalg.cholesky(positive),
-    }
+    chosen: dict[int, float] = {}
+
+    def choose(classes: int) -> None:
+        fewer = moments.view(width, classes, -1).sum(2), weights.view(classes, -1).sum(1)
+        chosen[classes] = second.solve(*fewer, float(weights.sum()), None).alpha
+
+    works: dict[str, Work] = {"10": partial(choose, 10), "100": partial(choose, 100)}
     for count in (1, 2):
         with threads(count):
-            taken = in_turns(works, 1 if quick else 2, warm=0)
-        yield ratio(
-            f"exact/choosing/{width}/{count}",
-            f"Choosing α and solving with {width:,} features and {len(weights)} classes, over one float64 Cholesky factor",
-            count,
-            taken["choosing"],
-            taken["factor"],
-            target=None if quick else 2.5,
-            alpha_relative=chosen[-1] * width / second.energy,
-        )
+            taken = in_turns(
+                {**works, "factor": lambda: torch.linalg.cholesky(positive)}, 2 if width < 10_000 else 1, warm=0
+            )
+        for classes in chosen:
+            yield ratio(
+                f"exact/choosing/{width}/{classes}/{count}",
+                f"Choosing α and solving with {width:,} features and {classes} classes, over one float64 Cholesky factor",
+                count,
+                taken[str(classes)],
+                taken["factor"],
+                target=None if quick else 2.5,
+                alpha_relative=chosen[classes] * width / second.energy,
+            )
 
 
 def _class_sums(width: int, classes: int) -> tuple[FullMoments, Tensor, Tensor]:

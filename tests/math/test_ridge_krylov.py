@@ -113,7 +113,19 @@ def test_sums_that_are_not_positive_definite_with_a_smaller_alpha_are_out_of_rea
     alpha = float(values[10])
     values[0] = -alpha / 2
     near = module._Krylov(sums._replace(gram=vectors * values @ vectors.T), alpha)
+    for _ in range(20):
+        near._step()
+    assert near.reaches(alpha / 1.5)
     assert not near.reaches(alpha / 3)
+
+
+def test_the_less_freedom_there_is_the_more_steps_are_made() -> None:
+    steps = []
+    for rows in (151.0, 5000.0):
+        near = module._Krylov(problem()._replace(n_samples=rows), start(problem()))
+        assert near.reaches(start(problem()) / 3)
+        steps.append(len(near.directions))
+    assert steps[0] > steps[1]
 
 
 def test_the_chosen_alpha_is_solved_for_as_if_it_were_given() -> None:
@@ -137,42 +149,41 @@ def test_the_choice_is_as_good_as_that_of_eigenvalues(rows: int, seed: int, monk
     assert abs(np.log10(found / best)) < 0.51
 
 
-def factorisations(monkeypatch: pytest.MonkeyPatch, sums: module._Sums) -> tuple[float, list[float]]:
-    """The chosen α, and those that were factorised for, in units of the mean diagonal."""
+def test_one_factor_is_enough_if_the_start_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = problem()
+    only = torch.tensor([start(sums)], dtype=torch.float64)
     made: list[float] = []
-    real, unit = module._cholesky, float(sums.gram.diagonal().mean())
-    monkeypatch.setattr(module, "_cholesky", lambda *given: made.append(given[1] / unit) or real(*given))
-    alpha = ridge(*sums, None).alpha / unit
-    monkeypatch.setattr(module, "_cholesky", real)
-    return alpha, made
+    real = module._cholesky
+    monkeypatch.setattr(module, "_cholesky", lambda *given: made.append(given[1]) or real(*given))
+    assert module._search_krylov(sums, only, 0.0, fine=False).alpha == start(sums)
+    assert made == [start(sums)]
 
 
-def test_one_factor_is_enough_if_the_start_is_best_and_two_if_it_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = set()
-    for decay, seed in ((decay, seed) for decay in (0.25, 0.5, 1.0) for seed in range(4)):
-        alpha, made = factorisations(monkeypatch, problem(seed=seed, decay=decay))
-        distance = abs(np.log10(alpha / module.START))
-        assert made[0] == pytest.approx(module.START)
-        if distance < 1:
-            assert made == pytest.approx([module.START, alpha] if distance > 0.1 else [module.START])
-            seen.add(distance > 0.1)
-    assert seen == {True} or seen == {True, False}
+def test_two_are_enough_if_another_one_near_it_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = problem(decay=0.5)
+    made: list[float] = []
+    real = module._cholesky
+    monkeypatch.setattr(module, "_cholesky", lambda *given: made.append(given[1]) or real(*given))
+    alpha = ridge(*sums, None).alpha
+    assert 0.1 < abs(np.log10(alpha / start(sums))) < 1.5
+    assert made == pytest.approx([start(sums), alpha])
 
 
 def test_a_search_that_goes_far_factorises_for_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KRYLOV", 8)
     rated: list[float] = []
-    real = module._cost
-    monkeypatch.setattr(module, "_cost", lambda found, *given: rated.append(found.alpha) or real(found, *given))
-    sums = problem(decay=0.25)
-    _, made = factorisations(monkeypatch, sums)
-    places = [
-        min(range(len(rated)), key=lambda place: abs(rated[place] - alpha * start(sums) / module.START))
-        for alpha in made
-    ]
-    assert places[0] == 0
-    assert places[1] > 1  # the start's neighbours are within its reach
-    assert len(made) < len(rated) - 2
+    anchors: list[tuple[float, float]] = []
+    cost, krylov = module._cost, module._Krylov
+
+    def made(sums: module._Sums, alpha: float) -> module._Krylov:
+        anchors.append((alpha, rated[-1] if rated else 0.0))
+        return krylov(sums, alpha)
+
+    monkeypatch.setattr(module, "_cost", lambda found, *given: rated.append(found.alpha) or cost(found, *given))
+    monkeypatch.setattr(module, "_Krylov", made)
+    ridge(*problem(decay=0.25), None)
+    assert len(anchors) > 1
+    assert anchors[1][0] == anchors[1][1]
 
 
 @pytest.mark.parametrize("classes", [1, 75, 149, 200])

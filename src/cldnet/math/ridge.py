@@ -275,10 +275,10 @@ class _Krylov:
         """Whether this α can be rated, with more steps if these promise to be enough."""
         shift, before = alpha / self.alpha - 1, math.inf
         while shift:
+            if 1 + shift * float(torch.linalg.eigvalsh(self._tridiagonal()).max()) <= 0:
+                return False  # rounding or subtracted samples outweigh α: G + αI is not positive definite
             coefficients = self._coefficients(alpha)
-            rounding = self.rounding * self._trace(coefficients) / self.trace
-            # Where the rounding of the factor outweighs α, G + αI is not even positive definite.
-            if not 0 <= rounding <= LARGEST_ROUNDING:
+            if self.rounding * self._trace(coefficients) / self.trace > LARGEST_ROUNDING:
                 return False
             share = self._freedom(alpha, coefficients) / max(self.sums.n_samples, 1.0)
             residuals = (shift * self.lengths[-1] * coefficients[:, -1]).abs()
@@ -305,12 +305,16 @@ class _Krylov:
 
     def _coefficients(self, alpha: float) -> Tensor:
         """``(I + (α/α₀ − 1)T)⁻¹ e₁``, a row for each column."""
-        upper = torch.diag_embed(torch.stack(self.lengths[1:], dim=1), 1)[:, :-1, :-1]
-        shifted = (alpha / self.alpha - 1) * (torch.diag_embed(torch.stack(self.diagonal, dim=1)) + upper + upper.mT)
+        shifted = (alpha / self.alpha - 1) * self._tridiagonal()
         shifted.diagonal(dim1=1, dim2=2).add_(1)
         first = torch.eye(len(self.diagonal), 1).to(shifted).expand(len(shifted), -1, -1)
-        solved: Tensor = torch.linalg.solve_ex(shifted, first).result
+        solved: Tensor = torch.linalg.solve(shifted, first)
         return solved[..., 0]
+
+    def _tridiagonal(self) -> Tensor:
+        """``T`` of each column."""
+        upper = torch.diag_embed(torch.stack(self.lengths[1:], dim=1), 1)[:, :-1, :-1]
+        return torch.diag_embed(torch.stack(self.diagonal, dim=1)) + upper + upper.mT
 
     def _freedom(self, alpha: float, coefficients: Tensor) -> float:
         samples, features = self.sums.n_samples, len(self.sums.gram)
