@@ -21,7 +21,7 @@ import torch
 from benchmarks.exact import operations
 from benchmarks.speed.limits import Counted, shares
 from benchmarks.speed.record import Finding, NotRun, ratio
-from benchmarks.speed.turns import in_turns
+from benchmarks.speed.turns import Work, in_turns
 from torch import Tensor
 
 from cldnet.data.stream import Stream
@@ -46,6 +46,8 @@ def measure(data: Path | None, quick: bool) -> Iterator[Finding | NotRun]:
     for count in (1, 2):
         with threads(count):
             yield from shares({**_sums(quick), **_features(data, quick), **_solving(quick)}, count, 3 if quick else 7)
+    for width in (2201,) if quick else (7201, 14_401):
+        yield from _choosing(width, quick)
     yield from _whole(data, quick)
 
 
@@ -130,6 +132,55 @@ def _solving(quick: bool) -> dict[str, Counted]:
             f"Scores of images by {width:,} known features", lambda: h.double() @ solution, answers, dtype=torch.float64
         ),
     }
+
+
+def _choosing(width: int, quick: bool) -> Iterator[Finding]:
+    """α and the weights from sums of 10 and of 100 classes, beside one factorisation in float64: turns take minutes."""
+    second, moments, weights = _class_sums(width, 100)
+    positive = second.dense()
+    positive.diagonal().add_(1e-3 * second.energy / width)
+    chosen: dict[int, float] = {}
+
+    def choose(classes: int) -> None:
+        fewer = moments.view(width, classes, -1).sum(2), weights.view(classes, -1).sum(1)
+        chosen[classes] = second.solve(*fewer, float(weights.sum()), None).alpha
+
+    works: dict[str, Work] = {"10": partial(choose, 10), "100": partial(choose, 100)}
+    for count in (1, 2):
+        with threads(count):
+            taken = in_turns(
+                {**works, "factor": lambda: torch.linalg.cholesky(positive)}, 2 if width < 10_000 else 1, warm=0
+            )
+        for classes in chosen:
+            yield ratio(
+                f"exact/choosing/{width}/{classes}/{count}",
+                f"Choosing α and solving with {width:,} features and {classes} classes, over one float64 Cholesky factor",
+                count,
+                taken[str(classes)],
+                taken["factor"],
+                target=None if quick else 2.5,
+                alpha_relative=chosen[classes] * width / second.energy,
+            )
+
+
+def _class_sums(width: int, classes: int) -> tuple[FullMoments, Tensor, Tensor]:
+    """Sums of twice as many rows as features, whose eigenvalues fall with the square of their number as of patch features."""
+    source = generator(2)
+    order = torch.arange(1, width + 1)
+    spread, centres = 1 / order, 0.3 * torch.randn(classes, width, generator=source) * order**-1.25
+    mirror = torch.nn.functional.normalize(
+        torch.randn(width, generator=source), dim=0
+    )  # so that eigenvectors are not axes
+    second, moments = FullMoments(width), torch.zeros(width, classes, dtype=torch.float64)
+    weights = torch.zeros(classes, dtype=torch.float64)
+    for _ in range(2 * width // BLOCK + 1):
+        y = torch.randint(0, classes, (BLOCK,), generator=source)
+        h = centres[y] + spread * torch.randn(BLOCK, width, generator=source)
+        h -= torch.outer(h @ mirror, 2 * mirror)
+        second.add(h)
+        moments.index_add_(1, y, h.double().T)
+        weights += torch.bincount(y, minlength=classes)
+    return second, moments, weights
 
 
 def smooth(count: int, shape: tuple[int, ...]) -> Tensor:

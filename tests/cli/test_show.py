@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -68,17 +69,57 @@ def test_what_was_there_before_is_no_part_of_the_pace(clock: Clock, capsys: pyte
     assert lines(capsys) == ["getting a set: 10,000,000 of 10,000,000 bytes (250.0 kB/s)"]
 
 
-def test_a_bar_tells_the_pace_in_the_unit_that_is_counted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What a terminal shows."""
+    written = io.StringIO()
 
     def terminal(**options: Any) -> Console:
         assert options == {"stderr": True}
-        return Console(file=screen, force_terminal=True, width=100)
+        return Console(file=written, force_terminal=True, width=100)
 
     monkeypatch.setattr(show, "Console", terminal)
+    return written
+
+
+def plain(screen: io.StringIO) -> str:
+    """All that was shown, without control sequences and what follows the last line."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue()).rstrip()
+
+
+def test_a_bar_tells_the_pace_in_the_unit_that_is_counted(clock: Clock, screen: io.StringIO) -> None:
     with counting("looking at", "photos") as tell:
         tell(0, 300)
         clock.now += 2.0
         tell(256, 300)
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
-    assert re.search(r"looking at .*256/300 128 photos/s", shown)
+    assert re.search(r"looking at .*256/300 128 photos/s", plain(screen))
+
+
+def test_a_bar_shows_what_the_library_does_until_the_next_count(
+    clock: Clock, screen: io.StringIO, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("cldnet")
+    before = log.level, list(log.filters)
+    with counting("looking at", "photos") as tell:
+        log.info("too early: there is no bar")
+        tell(0, 300)
+        log.info("solving for %d features", 14401)
+        log.warning("not good")
+    last = plain(screen).splitlines()[-1]
+    assert "solving for 14401 features" in last
+    assert "too early" not in plain(screen)
+    assert "0/300" in last
+    assert [record.getMessage() for record in caplog.records] == ["not good"]  # others hear what they heard before
+    with counting("looking at", "photos") as tell:
+        tell(0, 300)
+        log.info("solving")
+        tell(1, 300)
+    assert "looking at" in plain(screen).splitlines()[-1]
+    assert (log.level, list(log.filters)) == before
+
+
+def test_those_who_listen_for_information_still_get_it(screen: io.StringIO, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "cldnet"), counting("looking at", "photos") as tell:
+        tell(0, 300)
+        logging.getLogger("cldnet").info("solving")
+    assert [record.getMessage() for record in caplog.records] == ["solving"]

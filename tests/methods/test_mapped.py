@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -185,3 +187,15 @@ def test_an_older_state_is_packed_and_a_newer_one_left_alone() -> None:
     assert int(new["first_classes"]) == 2
     assert "gram" in old
     assert upgraded(new) == new
+
+
+@pytest.mark.parametrize(
+    ("alpha", "told"), [(None, "Choosing alpha and solving for 12 features"), (2.0, "Solving for 12 features")]
+)
+def test_a_solution_that_may_take_long_is_announced(
+    alpha: float | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    h = features()
+    with caplog.at_level(logging.INFO, "cldnet"):
+        summed("full", h).solve(h.double().sum(0)[:, None], torch.tensor([80.0]).double(), 80.0, alpha)
+    assert caplog.messages == [told]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,9 +69,18 @@ def pace(count: int, seconds: float, unit: str) -> str:
 def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None]]:
     """Show progress and rate: a bar on a terminal, a line per quarter elsewhere.
 
-    Call the yielded function with the count and the total (``None`` if unknown), first with the count at the beginning.
+    Call the yielded function with the count and the total (``None`` if unknown), first with the count at the beginning. On a
+    terminal the bar also shows what the library logs in the meantime, such as that it solves a large problem.
     """
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     first, since = -1, 0.0
@@ -97,16 +107,41 @@ def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None
         return
     count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     said, fast = (TextColumn(f"{{task.{what}}}", markup=False) for what in ("description", "fields[pace]"))
-    columns = (said, BarColumn(), count, fast, TimeRemainingColumn())
+    columns = (SpinnerColumn(), said, BarColumn(), count, fast, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         begun: list[Any] = []  # no bar before the first count
 
         def show(done: int, total: int | None) -> None:
             if not begun:
                 begun.append(bars.add_task(label, total=total, pace=""))
-            bars.update(begun[0], completed=done, total=total, pace=rate(done))
+            bars.update(begun[0], description=label, completed=done, total=total, pace=rate(done))
 
-        yield show
+        def note(text: str) -> None:
+            if begun:
+                bars.update(begun[0], description=text)
+
+        with _informed(note):
+            yield show
+
+
+@contextmanager
+def _informed(note: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with each message for information that the library logs; others go where they would go anyway."""
+    log = logging.getLogger("cldnet")
+    level, heard = log.level, log.getEffectiveLevel()
+
+    def hear(record: logging.LogRecord) -> bool:
+        if record.levelno == logging.INFO:
+            note(record.getMessage())
+        return record.levelno >= heard
+
+    log.addFilter(hear)
+    log.setLevel(min(heard, logging.INFO))
+    try:
+        yield
+    finally:
+        log.removeFilter(hear)
+        log.setLevel(level)
 
 
 @contextmanager

@@ -9,6 +9,12 @@ penalty than accuracy does when there are many classes and features: on CIFAR-10
 diagonal instead of 0.003, which costs a point of accuracy on validation data (results/exact/validation/trials.json). With a
 single class, or where ``G`` is not known in full, the squared error decides.
 
+**Many α from one factor.** With ``G + α₀I = LLᵀ``, every other ``G + αI`` is ``L (I + (α − α₀)C) Lᵀ`` with ``C = L⁻¹L⁻ᵀ``, and
+the Krylov spaces of ``C`` do not depend on α. So one run of Lanczos' method per column, the class sums and some random probes,
+gives what conjugate gradients preconditioned by ``L`` would give for each α, and by Gauss quadrature the trace of each inverse
+(Golub & Meurant 1994). That is enough to rate α over one or two powers of ten around ``α₀``; the one that is chosen is solved
+for again, in float64.
+
 **Few samples.** ``G`` of ``r`` samples has rank ``r`` at most. A pivoted Cholesky factorisation stops there, so its
 eigenvectors take some ``m r²`` steps instead of the ``m³ / 3`` of one factorisation of the whole matrix.
 
@@ -123,17 +129,27 @@ def _cost(solution: RidgeSolution, moments: Tensor, class_weights: Tensor, n_sam
     return -separation(leave_one_out(solution, moments, class_weights, n_samples))
 
 
-#: Up to this many features α is chosen by one eigendecomposition, above by one factorisation for each α tried.
+#: Up to this many features α is chosen by one eigendecomposition, above by few factorisations.
 EIGEN_FEATURES = 2048
-#: Up to this many features the trace of the inverse is exact, above it is estimated from random probes.
+#: Up to this many features the trace of the inverse is exact, unless there are plenty of samples; above it is estimated from
+#: random probes.
 EXACT_TRACE_FEATURES = 4096
 PROBES = 32
+#: Samples are plenty if those that outnumber the features are so many times more than the probes' noise.
+PLENTY = 1000
 TRACE_COLUMNS = 512  # columns of the triangular inverse held at a time
 GUARD = 1e-3  # of the mean diagonal: the least α while there are no more samples than features
 COARSE = 0.02  # an error of this size in solutions with a float32 factor is one of its square, 0.04%, in the trace
 # Of the features: less freedom is too close to rounding, or to the probes' noise of at most √(2m / PROBES).
 LEAST_FREEDOM, LEAST_PROBED = 1e-3, 2e-2
 TOLERANCE, STEPS = 1e-10, 50  # conjugate gradients: relative residual at which they stop, and most steps
+# Steps of Lanczos' method: on real data enough for a thirtieth to thirty times α₀. For what is further away a new factor pays.
+KRYLOV = 12
+# A rating from Krylov spaces is trusted up to these relative residuals of class sums (it is then wrong by some 0.1%) and of
+# probes (the trace is wrong by the square), and up to this rounding of the factor, which weighs more and more as α falls.
+CLASS_RESIDUAL, PROBE_RESIDUAL, LARGEST_ROUNDING = 1e-3, 0.05, 0.1
+# Of the samples: with less freedom, errors in sample are magnified so much that each α is solved for in float64.
+LEAST_SHARE = 0.1
 
 
 class _Sums(NamedTuple):
@@ -142,15 +158,26 @@ class _Sums(NamedTuple):
     weights: Tensor
     n_samples: float
 
+    @property
+    def plenty(self) -> bool:
+        """Whether the freedom is so large, for every α, that a coarse trace is good enough."""
+        m = len(self.gram)
+        return self.n_samples - m > PLENTY * math.sqrt(2 * m / PROBES)
+
+    def trace(self, factor: Tensor) -> float:
+        """``tr (LLᵀ)⁻¹``, by probes where these are precise enough or the exact trace would take too long."""
+        probed = self.plenty or len(self.gram) > EXACT_TRACE_FEATURES
+        return _probed_trace(factor) if probed else _exact_trace(factor)
+
 
 def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, n_samples: float, alpha: float | None) -> RidgeSolution:
     """Solve for a given α, or for the best one by generalised cross-validation (Golub, Heath & Wahba 1979).
 
     The search visits four to seven points of a grid. Up to ``EIGEN_FEATURES`` features, and where samples are few, one
-    eigendecomposition serves them all (0.3 s instead of 7 s with 4,000 features and 300 samples). Else each point takes a
-    factorisation in float32 whose solution is refined in float64: 4.4 s instead of 9.4 s with 3,000 features and 20 classes on
-    one thread, and a fraction of the memory. Above ``EXACT_TRACE_FEATURES`` random probes save half of that, and an α is rated
-    only where the freedom is far above their noise.
+    eigendecomposition serves them all (0.3 s instead of 7 s with 4,000 features and 300 samples). Else one factorisation in
+    float32 rates all α near it, another one solves for the best, and the solution is refined in float64: on real streams one
+    to three times one factorisation in float64 (results/benchmarks/alpha.json). Above ``EXACT_TRACE_FEATURES`` random probes
+    give the trace, and an α is rated only where the freedom is far above their noise.
 
     While there are no more samples than features, cross-validation has no information (errors in sample and freedom can both
     reach 0), so α is at least a thousandth of the mean diagonal. A given α is raised to the rounding of ``G``.
@@ -170,7 +197,7 @@ def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, n_samples: float
     low_rank = low_rank_eigenvectors(gram, moments) if 0 < n_samples <= LOW_RANK * m else None
     if low_rank is not None:  # the same limits as with factors, so that one sample more does not change the rating
         return _search_eigenbasis(*low_rank, sums, grid, least, fine=not probed)
-    return search(grid, lambda penalty: _by_factor(sums, penalty), *sums[1:], least=least, fine=not probed)
+    return _search_krylov(sums, grid, least, fine=not probed)
 
 
 def _search_eigenbasis(
@@ -181,6 +208,121 @@ def _search_eigenbasis(
     positive = eigenvalues.clamp_min(0)
     found = search(grid, lambda alpha: _by_eigenvalues(positive, rotated, alpha), *rotated[1:], least=least, fine=fine)
     return found._replace(solution=vectors @ found.solution)
+
+
+def _search_krylov(sums: _Sums, grid: Tensor, least: float, *, fine: bool) -> RidgeSolution:
+    """Choose α by what Krylov spaces tell, factorising again where they do not reach; then solve for it as if it were given."""
+    near: _Krylov | None = None
+    last = 0.0
+
+    def rated(alpha: float) -> RidgeSolution:
+        nonlocal near, last
+        # The last α was the best so far if the search goes on from there: a factor for it may be the one that is needed.
+        anchors = [alpha] if near is None or near.alpha == last else [alpha, last]
+        while near is None or not near.reaches(alpha):
+            near = None  # its memory is needed for the next
+            near = _Krylov(sums, anchors.pop())
+        last = alpha
+        found = near.solution(alpha)
+        if found.freedom > LEAST_SHARE * sums.n_samples:
+            return found
+        factor = near.factor if near.alpha == alpha else None
+        near = None
+        return _by_factor(sums, alpha, factor)
+
+    alpha = search(grid, rated, *sums[1:], least=least, fine=fine).alpha
+    factor = near.factor if near is not None and near.alpha == alpha else None
+    near = None
+    return _by_factor(sums, alpha, factor)
+
+
+class _Krylov:
+    """Approximate solutions for every α near the one of a Cholesky factor: ``LLᵀ = G + α₀I``.
+
+    Lanczos' method on ``C = α₀L⁻¹L⁻ᵀ``, whose eigenvalues are between 0 and 1, begins with ``√α₀ L⁻¹s`` for every class sum and
+    every probe ``s``. Its vectors ``V`` and the tridiagonal ``T = VᵀCV`` give ``(G + αI)⁻¹s`` for every α, as
+    ``L⁻ᵀV (I + (α/α₀ − 1)T)⁻¹ e₁ ‖√α₀ L⁻¹s‖ / √α₀``. No vector of the space is nearer in the norm of ``G + αI``.
+    """
+
+    def __init__(self, sums: _Sums, alpha: float) -> None:
+        m, classes = sums.moments.shape
+        self.sums, self.alpha, self.factor = sums, alpha, _fine_factor(sums, alpha)
+        self.rounding = _rounding(sums.gram, alpha, self.factor)
+        self.most = min(KRYLOV, m // max(classes, 1))  # so that the directions take no more memory than the factor
+        self.allowed = sums.moments.new_tensor(classes * [CLASS_RESIDUAL] + PROBES * [PROBE_RESIDUAL])
+        columns = torch.cat([sums.moments, _random_signs(sums.gram, PROBES)], dim=1).to(self.factor.dtype)
+        self.ahead = alpha**0.5 * torch.linalg.solve_triangular(self.factor, columns, upper=False)
+        self.vector = torch.zeros_like(self.ahead)
+        self.lengths = [self.ahead.norm(dim=0).double()]
+        self.diagonal: list[Tensor] = []
+        self.directions: list[Tensor] = []  # √α₀ L⁻ᵀV, of the class sums only
+        self._step()
+        # What the probes get wrong at α₀ they get wrong nearby as well, above all outside of the span of few samples.
+        self.trace = self._trace(self._coefficients(alpha))
+        self.correction = alpha * (sums.trace(self.factor) - self.trace)
+
+    def _step(self) -> None:
+        before, self.vector = self.vector, _ratio(self.ahead, self.lengths[-1]).to(self.ahead)
+        back = self.alpha**0.5 * torch.linalg.solve_triangular(self.factor.mT, self.vector, upper=True)
+        self.directions.append(back[:, : self.sums.moments.shape[1]].clone())
+        share = back.square().sum(0)
+        self.ahead = self.alpha**0.5 * torch.linalg.solve_triangular(self.factor, back, upper=False)
+        self.ahead -= share * self.vector + self.lengths[-1].to(share) * before
+        self.diagonal.append(share.double())
+        self.lengths.append(self.ahead.norm(dim=0).double())
+
+    def reaches(self, alpha: float) -> bool:
+        """Whether this α can be rated, with more steps if these promise to be enough."""
+        shift, before = alpha / self.alpha - 1, math.inf
+        while shift:
+            if 1 + shift * float(torch.linalg.eigvalsh(self._tridiagonal()).max()) <= 0:
+                return False  # rounding or subtracted samples outweigh α: G + αI is not positive definite
+            coefficients = self._coefficients(alpha)
+            if self.rounding * self._trace(coefficients) / self.trace > LARGEST_ROUNDING:
+                return False
+            share = self._freedom(alpha, coefficients) / max(self.sums.n_samples, 1.0)
+            residuals = (shift * self.lengths[-1] * coefficients[:, -1]).abs()
+            excess = float((residuals / self.allowed).max()) / max(share, LEAST_SHARE)
+            if excess <= 1:
+                return True
+            left = self.most - len(self.directions)
+            if left < 1 or excess * min(excess / before, 1.0) ** left > 1:
+                return False
+            before = excess
+            self._step()
+        return True
+
+    def solution(self, alpha: float) -> RidgeSolution:
+        """The approximate solution, and what it says about errors."""
+        _, moments, weights, _ = self.sums
+        coefficients = self._coefficients(alpha)
+        scaled = (self.lengths[0][:, None] * coefficients / self.alpha)[: moments.shape[1]]
+        solution = torch.zeros_like(moments)
+        for direction, share in zip(self.directions, scaled.unbind(1), strict=True):
+            solution += direction * share
+        residual = _residual(moments, weights, alpha, solution)
+        return RidgeSolution(alpha, solution, residual, self._freedom(alpha, coefficients))
+
+    def _coefficients(self, alpha: float) -> Tensor:
+        """``(I + (α/α₀ − 1)T)⁻¹ e₁``, a row for each column."""
+        shifted = (alpha / self.alpha - 1) * self._tridiagonal()
+        shifted.diagonal(dim1=1, dim2=2).add_(1)
+        first = torch.eye(len(self.diagonal), 1).to(shifted).expand(len(shifted), -1, -1)
+        solved: Tensor = torch.linalg.solve(shifted, first)
+        return solved[..., 0]
+
+    def _tridiagonal(self) -> Tensor:
+        """``T`` of each column."""
+        upper = torch.diag_embed(torch.stack(self.lengths[1:], dim=1), 1)[:, :-1, :-1]
+        return torch.diag_embed(torch.stack(self.diagonal, dim=1)) + upper + upper.mT
+
+    def _freedom(self, alpha: float, coefficients: Tensor) -> float:
+        samples, features = self.sums.n_samples, len(self.sums.gram)
+        return max(samples - features + alpha * self._trace(coefficients) + self.correction, 0.0)
+
+    def _trace(self, coefficients: Tensor) -> float:
+        """``tr (G + αI)⁻¹`` by Gauss quadrature on the probes."""
+        return float((self.lengths[0].square() * coefficients[:, 0])[-PROBES:].mean()) / self.alpha
 
 
 def solve(gram: Tensor, moments: Tensor, alpha: float) -> Tensor:
@@ -220,29 +362,38 @@ def _by_eigenvalues(eigenvalues: Tensor, rotated: _Sums, alpha: float) -> RidgeS
     return RidgeSolution(alpha, rotated.moments / shifted[:, None], residual, freedom)
 
 
-def _by_factor(sums: _Sums, alpha: float) -> RidgeSolution:
-    """By one factorisation: ``‖Y − HB‖² = Σ n_c − tr Bᵀ(S + αB)``, ``tr H(G + αI)⁻¹Hᵀ = m − α tr (G + αI)⁻¹``."""
+def _by_factor(sums: _Sums, alpha: float, factor: Tensor | None = None) -> RidgeSolution:
+    """By one factorisation, unless its factor is known: ``tr H(G + αI)⁻¹Hᵀ = m − α tr (G + αI)⁻¹``."""
     gram, moments, weights, n_samples = sums
-    m = len(gram)
-    factor = _fine_factor(gram, alpha)
+    factor = _fine_factor(sums, alpha) if factor is None else factor
     solution = solve_mixed(gram, moments, alpha, factor)
-    residual = max(float(weights.sum()) - float((solution * (moments + alpha * solution)).sum()), 0.0)
-    trace = _probed_trace(factor) if m > EXACT_TRACE_FEATURES else _exact_trace(factor)
-    return RidgeSolution(alpha, solution, residual, max(n_samples - m + alpha * trace, 0.0))
+    freedom = max(n_samples - len(gram) + alpha * sums.trace(factor), 0.0)
+    return RidgeSolution(alpha, solution, _residual(moments, weights, alpha, solution), freedom)
 
 
-def _fine_factor(gram: Tensor, alpha: float) -> Tensor:
+def _residual(moments: Tensor, weights: Tensor, alpha: float, solution: Tensor) -> float:
+    """``‖Y − HB‖² = Σ n_c − tr Bᵀ(S + αB)``."""
+    return max(float(weights.sum()) - float((solution * (moments + alpha * solution)).sum()), 0.0)
+
+
+def _fine_factor(sums: _Sums, alpha: float) -> Tensor:
     """The factor of a large problem in float32, unless that is too coarse for it; otherwise in the dtype of ``G``."""
+    gram = sums.gram
     if len(gram) > EIGEN_FEATURES:
         factor = _cholesky(gram, alpha, torch.float32)
-        if factor is not None:
-            # Rounding may have moved the small eigenvalues, on which the trace depends, by too much.
-            signs = _random_signs(gram, 1)
-            back = _inverse_times(factor, signs)
-            if float((gram @ back + alpha * back - signs).norm()) <= COARSE * len(gram) ** 0.5:
-                return factor
+        # Rounding may have moved the small eigenvalues, on which the trace depends, by too much.
+        coarse = LARGEST_ROUNDING if sums.plenty else COARSE
+        if factor is not None and _rounding(gram, alpha, factor) <= coarse:
+            return factor
         del factor  # its memory is needed for the next
     return _factor(gram, alpha)
+
+
+def _rounding(gram: Tensor, alpha: float, factor: Tensor) -> float:
+    """How far a factor's inverse times ``G + αI`` is from the identity, along a random vector."""
+    signs = _random_signs(gram, 1)
+    back = _inverse_times(factor, signs)
+    return float((gram @ back + alpha * back - signs).norm()) / math.sqrt(len(gram))
 
 
 def _factor(gram: Tensor, alpha: float) -> Tensor:
@@ -298,7 +449,7 @@ def _exact_trace(factor: Tensor) -> float:
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """0 for a column that is solved already, such as that of a class without examples."""
+    """0 for a column of zeros or one that is solved already, such as that of a class without examples."""
     return torch.where(denominator > 0, numerator / denominator, 0)
 
 

@@ -109,6 +109,7 @@ class FullMoments(SecondMoments):
         self.packed.add_(other.packed, alpha=sign)
 
     def solve(self, moments: Tensor, class_weights: Tensor, rows: float, alpha: float | None) -> RidgeSolution:
+        _log.info("%s %s features", "Solving for" if alpha else "Choosing alpha and solving for", f"{self.width:,}")
         return ridge.ridge(self.dense(), moments, class_weights, rows, alpha)
 
     def dense(self) -> Tensor:
