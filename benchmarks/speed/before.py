@@ -55,7 +55,7 @@ def unpacked(commit: str) -> Path:
 
 def _steps(source: Path, count: int, quick: bool) -> Iterator[Finding]:
     taken: dict[str, dict[str, Taken]] = {"before": {}, "now": {}}
-    for _ in range(1 if quick else 4):
+    for _ in range(1 if quick else 3):
         for side, where in (("before", source), ("now", None)):
             for name, each in apart(turn_of_steps, where, count=count, quick=quick).items():
                 total = taken[side].setdefault(name, Taken())

@@ -394,3 +394,15 @@ def test_each_projector_of_a_batch_is_rebuilt_whichever_of_them_is_flat():
 def test_the_spectrum_of_a_sum_that_rounding_made_negative_is_at_most_one():
     total = torch.diag(torch.tensor([-1e-9, 3.0], dtype=torch.float64))
     assert torch.equal(projector.spectrum(total), torch.tensor([0.25, 1.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("count", [1, 127, 128, 200])
+@pytest.mark.parametrize("width", [3, 128, 300])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_corrections_are_subtracted_from_the_whole_projector(count, width, groups):
+    make = torch.Generator().manual_seed(0)
+    P = torch.eye(width, dtype=torch.float64).repeat(groups, 1, 1)
+    corrections = torch.randn(groups, count, width, generator=make, dtype=torch.float64)
+    expected = P - corrections.mT @ corrections
+    projector.subtract_(P, corrections)
+    torch.testing.assert_close(P, expected, rtol=1e-12, atol=1e-10)

@@ -95,7 +95,7 @@ def _solve_both(factor: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return half, whole
 
 
-#: Rows of the upper triangle that `add_to_sum_` computes at a time.
+#: Rows of the upper triangle that are computed at a time.
 _STRIP = 128
 
 
@@ -104,6 +104,17 @@ def add_to_sum_(total: Tensor, rows: Tensor, weight: float = 1.0) -> None:
     for first in range(0, total.shape[-1], _STRIP):
         strip = slice(first, first + _STRIP)
         total[..., strip, first:].baddbmm_(rows[..., strip].mT, rows[..., first:], alpha=weight)
+
+
+def subtract_(projector: Tensor, corrections: Tensor) -> None:
+    """Subtract ``UᵀU`` from a projector. With many rows it is faster to compute the upper triangle alone and to copy it."""
+    if corrections.shape[-2] < _STRIP:
+        projector.baddbmm_(corrections.mT, corrections, alpha=-1)
+        return
+    add_to_sum_(projector, corrections, weight=-1.0)
+    for first in range(0, projector.shape[-1], _STRIP):
+        strip, below = slice(first, first + _STRIP), slice(first + _STRIP, None)
+        projector[..., below, strip] = projector[..., strip, below].mT
 
 
 def mirror_(total: Tensor) -> None:

@@ -433,8 +433,12 @@ class CLDNet(Learner):
         for layer in reversed(self.projection.hooks.layers[:-1]):
             shares.update(dict.fromkeys(layer.owner.parameters(), config.conv_share if layer.convolution else share))
             share *= 1.0 if layer.convolution else config.layer_decay
-        hidden = [{"params": [parameter], "lr": share * config.lr} for parameter, share in shares.items()]
-        return [*hidden, {"params": list(self.embedding.parameters()), "lr": config.lr}]
+        shares.update(dict.fromkeys(self.embedding.parameters(), 1.0))
+        # One group per rate: the optimiser makes a call for each group.
+        groups: dict[float, list[nn.Parameter]] = {}
+        for parameter, share in shares.items():
+            groups.setdefault(share, []).append(parameter)
+        return [{"params": parameters, "lr": share * config.lr} for share, parameters in groups.items()]
 
     def finish(self, task: TaskData) -> None:
         """Absorb the task if that waits for its end (`TaskEnd`), and rebuild the projectors from their sums."""

@@ -86,7 +86,7 @@ class LayerProjector(nn.Module):
     def _subtract(self, corrections: Tensor) -> None:
         if self._working is None:
             self._working = self.P.to(corrections.dtype, copy=True)
-        self._working.baddbmm_(corrections.mT, corrections, alpha=-1)
+        projector.subtract_(self._working, corrections)
         self._drift += _SUBTRACTION * torch.finfo(corrections.dtype).eps
 
     def settle(self) -> None:
