@@ -63,6 +63,7 @@ def _pieces() -> dict[str, Counted]:
     projector, alpha = LayerProjector(1, _WIDTH), 1e3
     rows = torch.rand(1, _SIZE, _WIDTH)
     mean = rows.mean(1, keepdim=True)
+    projector.absorb(rows, alpha)  # an empty projector computes nothing
     (x, y), dependence = images(_SIZE), NormalisedHSIC()
     hidden = [torch.rand(_SIZE, width) for width in _HIDDEN]
 

@@ -53,7 +53,7 @@ def target(finding: Finding) -> str:
     """Write what has to come out, and the limit by arithmetic where there is one."""
     if finding.target is None:
         return NO_TARGET
-    limit = finding.details.get("limit")
+    limit = finding.details.get("limit") if "seconds" in finding.details else None  # that of memory is in bytes
     known = "" if limit is None else f" (limit {figure(limit)})"
     return f"{'≥' if finding.higher_is_better else '≤'} {finding.target:g}{known}"
 

@@ -129,3 +129,10 @@ def test_a_run_that_found_nothing_still_has_a_page(a_result: Make, tmp_path: Pat
 )
 def test_figures_have_three_digits_that_count(value: float, words: str) -> None:
     assert say.figure(value) == words
+
+
+def test_a_target_is_shown_with_the_limit_by_arithmetic_but_not_with_bytes(a_finding: Make) -> None:
+    steps = a_finding("step", 1.2, target=1.5, details={"limit": 1.4112, "seconds": {}})
+    assert say.target(steps) == "≤ 1.5 (limit 1.41)"
+    memory = a_finding("memory", 0.5, target=1.0, details={"limit": 2**30})
+    assert say.target(memory) == "≤ 1"
