@@ -38,7 +38,7 @@ class Table(NamedTuple):
 def targets_table(findings: Sequence[Finding]) -> list[Table]:
     """Every target, with what was measured and whether it is met."""
     aimed = together(one for one in findings if one.target is not None)
-    columns = [*_figures(), Column("Target", 5, say.target), Column("", 6, _verdict)]
+    columns = [*_figures(), Column("Target", 9, say.target), Column("", 6, _verdict)]
     return _table("all-targets", "Targets", columns, aimed)
 
 
