@@ -769,8 +769,7 @@ def test_scores_in_the_middle_of_a_task_are_those_of_the_weights_that_are_turned
     def check(_):
         other = copy.deepcopy(learner)
         assert other.embedding.weight.shape == (len(learner.basis), 24)
-        other.turn_back(other.across)
-        other.across = None
+        other.turn_back()
         assert other.embedding.weight.shape == (60, 24)
         torch.testing.assert_close(learner.logits(probe), other.logits(probe), rtol=1e-5, atol=1e-5)
         near = other.embed(other.scale(probe)) @ other.basis.T
@@ -796,6 +795,14 @@ def test_a_task_that_was_broken_off_can_be_learned_again():
     assert float((learner.logits(task.x).argmax(1) == task.y).double().mean()) > 0.9
 
 
+def test_after_a_task_that_was_broken_off_the_next_one_may_need_the_whole_embedding():
+    learner, task = make(method="cldnet", embed_init=1.0, **MANY), blobs([0, 1])
+    learner.begin_task(task)
+    learner.config = replace(learner.config, steps=Together())
+    fit_task(learner, task, epochs=1, batch_size=16)
+    assert learner.embedding.weight.shape == (60, 24)
+
+
 def test_turning_to_the_vectors_and_back_changes_nothing():
     learner = make(method="cldnet", embed_init=1.0, **MANY)
     fit_task(learner, blobs([0, 1]), epochs=1, batch_size=16)
@@ -808,8 +815,7 @@ def test_turning_to_the_vectors_and_back_changes_nothing():
     torch.testing.assert_close(learner.embedding.weight, learner.basis @ weight)
     torch.testing.assert_close(learner.embedding.bias, learner.basis @ bias)
     torch.testing.assert_close(learner.logits(blobs([0, 1]).x), before, rtol=1e-5, atol=1e-5)
-    learner.turn_back(learner.across)
-    learner.across = None
+    learner.turn_back()
     torch.testing.assert_close(learner.embedding.weight.detach(), weight, rtol=0, atol=1e-6)
     torch.testing.assert_close(learner.embedding.bias.detach(), bias, rtol=0, atol=1e-6)
 

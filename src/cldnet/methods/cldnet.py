@@ -202,6 +202,7 @@ class CLDNet(Learner):
             self.projection.freeze_unprotected(self.net)  # what cannot be projected learns in the first task only
         elif isinstance(self.config.first_weights, variants.Principal):
             self.set_first_weights(task, self.config.first_weights.samples)
+        self.turn_back()  # an earlier task may have been broken off
         if self.learns_along_vectors:
             self.turn_to_vectors()
         rates = self.rates()
@@ -276,8 +277,6 @@ class CLDNet(Learner):
         Its steps are the same, since the gradient of Eq. 8 by its parameters lies along these orthonormal vectors, and they
         take fewer products: there are often fewer vectors than dimensions, and none with the table are left.
         """
-        if self.across is not None:  # an earlier task was broken off
-            self.turn_back(self.across)
         self.across = {}
         for name, parameter in self.embedding.named_parameters():
             along = self.basis @ parameter
@@ -285,10 +284,12 @@ class CLDNet(Learner):
             parameter.data = along
 
     @torch.no_grad()
-    def turn_back(self, across: Mapping[str, Tensor]) -> None:
+    def turn_back(self) -> None:
         """Undo `turn_to_vectors`, with what was learned since."""
-        for name, parameter in self.embedding.named_parameters():
-            parameter.data = across[name] + self.basis.T @ parameter
+        if self.across is not None:
+            for name, parameter in self.embedding.named_parameters():
+                parameter.data = self.across[name] + self.basis.T @ parameter
+        self.across = None
 
     def bind_classes(self, task: TaskData) -> None:
         """Bind each new class to vectors of the table, one for each of its sub-classes (line 8)."""
@@ -379,28 +380,22 @@ class CLDNet(Learner):
         ``Z_l`` is the input of the next layer (so after the activation), or the layer's output if no layer follows.
         Only the layer's own weights follow: Eq. 5 is read block by block.
         """
+        following = [*flow.inputs[1:], flow.outputs[-1]]
         representations: dict[int, Tensor] = {}
-        for call, (output, following) in enumerate(
-            zip(flow.outputs, [*flow.inputs[1:], flow.outputs[-1]], strict=True)
-        ):
-            z = following if following.requires_grad and len(following) == len(x) else output
-            last = call == len(flow.outputs) - 1
-            if (
-                output.requires_grad and len(z) == len(x) and not (last and hidden_only)
-            ):  # else the user froze the layer, or it has no row per sample
+        for call, output in enumerate(flow.outputs[: len(flow.outputs) - hidden_only]):
+            z = following[call] if following[call].requires_grad and len(following[call]) == len(x) else output
+            if output.requires_grad and len(z) == len(x):  # else the user froze the layer, or it has no row per sample
                 representations[call] = z
         by_z = self.bottleneck(x, vector, [*representations.values()])
         deltas: list[Tensor | None] = [None] * len(flow.outputs)
         for (call, z), delta in zip(representations.items(), by_z, strict=True):
-            output = flow.outputs[call]
+            output, deltas[call] = flow.outputs[call], delta
             if z is not output:  # back through the activation
                 (deltas[call],) = torch.autograd.grad(z, output, delta, retain_graph=True, allow_unused=True)
-                if deltas[call] is None and len(output) == len(
-                    x
-                ):  # a parallel branch: the next layer does not depend on it
-                    (deltas[call],) = self.bottleneck(x, vector, [output])
-            else:
-                deltas[call] = delta
+            if deltas[call] is None and len(output) == len(
+                x
+            ):  # a parallel branch: the next layer does not depend on it
+                (deltas[call],) = self.bottleneck(x, vector, [output])
         return deltas
 
     def bottleneck(self, x: Tensor, vector: Tensor, representations: list[Tensor]) -> list[Tensor]:
@@ -448,13 +443,11 @@ class CLDNet(Learner):
                     with torch.no_grad():
                         flow, _ = self.forward_pass(self.scale(batch.x))
                     self.absorb(flow, progress=1.0, updates=batch.steps)  # α as at the end of a task
-        if self.across is not None:
-            self.turn_back(self.across)
+        self.turn_back()
         self.projection.rebuild()
         for parameter in self.resting:
             parameter.requires_grad_(True)
         del self.resting, self.hbo_optimizer, self.eae_optimizer, self.owners, self.centers, self.task_vectors
-        self.across = None
         self.zero_grad(set_to_none=True)
 
     def score(self, x: Tensor) -> Tensor:

@@ -227,10 +227,12 @@ def _from_tensors(value: Any, parts: Mapping[str, Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {key.removeprefix("/"): tensor.clone() for key, tensor in parts.items()}
     tensor = parts[""]
-    if isinstance(value, float) and tensor.shape == () and tensor.dtype == torch.float64 and bool(tensor.isfinite()):
-        return float(tensor)
-    if not isinstance(value, int):
+    if not isinstance(value, int | float):
         return tensor.clone()
+    if isinstance(value, float):
+        if tensor.dtype != torch.float64 or tensor.shape != () or not 0 <= float(tensor) < float("inf"):
+            raise ValueError("a number should be finite and not negative")
+        return float(tensor)
     if tensor.dtype != torch.int64 or tensor.shape != () or int(tensor) < 0:
         raise ValueError("a count should be a non-negative integer")
     return int(tensor)

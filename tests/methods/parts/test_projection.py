@@ -771,3 +771,12 @@ def test_a_million_single_updates_were_measured_and_every_projector_was_sound():
             assert state["asymmetry"] <= 1e-6
             assert -most < state["least_eigenvalue"] <= state["largest_eigenvalue"] <= 1 + most
             assert state["error"] < most
+
+
+@pytest.mark.parametrize("drift", [float("nan"), float("inf"), -1.0])
+def test_a_drift_of_a_file_that_would_put_off_the_rebuild_for_ever_is_refused(drift):
+    layer = LayerProjector(1, 6)
+    layer.absorb(torch.rand(1, 2, 6, generator=generator(0)), 1.0)
+    state = {**running_state(layer), "_drift": torch.tensor(drift, dtype=torch.float64)}
+    with pytest.raises(ValueError, match="finite and not negative"):
+        load_running(layer, state)
