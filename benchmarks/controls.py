@@ -1,7 +1,8 @@
 """Controls for ``cldnet``.
 
 `WarmUp` and `Rescaled` replace the HSIC phase of the first task (specs/hsic.toml). `SubclassSLDA` gives SLDA the sub-classes of
-``cldnet`` (specs/table1-slda.toml).
+``cldnet`` (specs/table1-slda.toml). For specs/checks, `NormalisedGDumb` has the net of GDumb's authors, `ReleasedOWM` and
+`ReleasedAOP` have the loss of their authors' code.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from torch import Tensor, nn
 
 from cldnet.math.kmeans import kmeans, nearest
 from cldnet.methods.cldnet import CLDNet
-from cldnet.methods.gradient import descend
+from cldnet.methods.gdumb import GDumb, GDumbConfig
+from cldnet.methods.gradient import descend, weighted_cross_entropy
 from cldnet.methods.learner import Batch, Setting, TaskData
+from cldnet.methods.owm import AOP, OWM, ProjectedLearner
 from cldnet.methods.parts.variants import BottleneckFirst
 from cldnet.methods.slda import SLDA, SLDAConfig, discriminants
+from cldnet.nets.layers import MLP
 
-__all__ = ["Rescaled", "SubclassSLDA", "WarmUp"]
+__all__ = ["NormalisedGDumb", "ReleasedAOP", "ReleasedOWM", "Rescaled", "SubclassSLDA", "WarmUp"]
 
 
 class WarmUp(CLDNet):
@@ -115,3 +119,36 @@ def first_batches(learner: CLDNet, task: TaskData, phase: BottleneckFirst) -> li
 def _with_norm(weights: Tensor, other: Tensor) -> Tensor:
     """Weights scaled to the norm of others; a zero bias stays zero."""
     return weights * (other.norm() / weights.norm().clamp_min(1e-30))
+
+
+class NormalisedGDumb(GDumb):
+    """GDumb with BatchNorm in its MLP, as its authors have it; without it, their learning rate is too high."""
+
+    title = "GDumb, with BatchNorm"
+
+    def __init__(self, net: MLP, setting: Setting, config: GDumbConfig) -> None:
+        layers = [
+            part
+            for layer in net.layers
+            for part in ([layer, nn.BatchNorm1d(layer.out_features)] if isinstance(layer, nn.Linear) else [layer])
+        ]
+        super().__init__(nn.Sequential(*layers), setting, config)
+
+
+class _AllOutputs(ProjectedLearner):
+    """Cross-entropy over all outputs, also those whose classes are yet to come: a first task of one class then has a loss."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        return weighted_cross_entropy(self.score(self.scale(batch.x)), batch.y, batch.weight)
+
+
+class ReleasedOWM(_AllOutputs, OWM):
+    """OWM with the loss of its authors' code."""
+
+    title = "OWM, loss over all outputs"
+
+
+class ReleasedAOP(_AllOutputs, AOP):
+    """AOP with the loss of its authors' code."""
+
+    title = "AOP, loss over all outputs"

@@ -143,3 +143,12 @@ def test_runs_with_different_numbers_of_tasks_are_not_averaged(make_run: MakeRun
 
 def test_no_results_give_no_lines() -> None:
     assert summarise([]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "memory"),
+    [({"memory": 200}, 200), ({"memory": True}, None), ({"memory": -1}, None), ({}, None), (3, None)],
+)
+def test_the_memory_is_an_option_of_the_method(options: Any, memory: int | None, make_run: MakeRun) -> None:
+    [summary] = summarise([make_run("er", config={"method": options})])
+    assert summary.memory == memory

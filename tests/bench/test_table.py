@@ -121,6 +121,34 @@ def test_what_is_kept_has_three_digits_however_little_it_is(kept: Any, shown: st
     assert records(table)[0]["mean"] == shown.partition(" ")[0]
 
 
+def test_cost_shows_exemplars_teacher_everything_kept_and_the_time_of_training(make_run: MakeRun) -> None:
+    def replay(seed: int, teacher: int) -> dict[str, Any]:
+        kept = {"weights": 1000, "exemplars": 2500, "teacher": teacher}
+        seconds = {"train": [40.0 + 20 * seed, 50.0], "evaluate": [9.0], "total": 200.0}
+        return make_run("er", 0.5, seed=seed, bytes=kept, seconds=seconds, config={"method": {"memory": 1200}})
+
+    runs = folder(replay(0, 300), replay(1, 500), make_run("owm"))
+    table = build_table([runs], cost=True)
+    assert text_of(table, "ER (replay)") == ["50.00 ± 0.00", "1,200 (2.5 kB)", "400 B", "3.9 kB", "1 min 40 s"]
+    assert text_of(table, "OWM")[1:] == ["0", "0", "1.5 kB", "–"]  # its result has no times of training
+    assert "| method | split-digits | split-digits, exemplars | split-digits, teacher | " in as_markdown(table)
+    assert "Kept in all: the bytes of everything" in as_tex(table)
+    [er, owm] = records(table)
+    wanted = {"memory": "1200", "kept_bytes": "3900", "exemplars_bytes": "2500", "teacher_bytes": "400"}
+    assert {**wanted, "train_seconds": "100.00"}.items() <= er.items()
+    assert (owm["memory"], owm["kept_bytes"], owm["train_seconds"]) == ("", "1500", "")
+    without = build_table([runs])
+    assert len(text_of(without, "OWM")) == 1
+    assert "kept_bytes" not in records(without)[0]
+
+
+def test_what_was_only_published_has_no_cost(make_run: MakeRun) -> None:
+    table = build_table([folder(make_run("owm", stream="split-mnist"))], cost=True)
+    assert text_of(table, "CRNet")[2:] == ["–"] * 4
+    [crnet] = [line for line in records(table) if line["row"] == "CRNet"]
+    assert (crnet["kept_bytes"], crnet["files"]) == ("", "")
+
+
 def test_differences_are_paired_by_seed_and_data(make_run: MakeRun) -> None:
     owm, ours = [0.80, 0.90, 0.70], [0.85, 0.91, 0.78]
     runs = [make_run("owm", a, seed=n) for n, a in enumerate(owm)]
@@ -196,14 +224,14 @@ def test_capacity_and_task_il_have_published_figures_of_their_own(make_run: Make
     table = build_table([runs], score="task-il")
     assert text_of(table, "PNN")[1].startswith("54.90 ± 0.92")
     assert {"DEN", "RCL", "APD"} <= {row.name for row in table.rows}
-    assert "LiDER" not in [row.name for row in table.rows]
+    assert "X-DER-RPC + LiDER" not in [row.name for row in table.rows]
 
 
 def test_figures_with_the_task_known_do_not_stand_among_those_without(make_run: MakeRun) -> None:
     table = build_table([folder(make_run("pnn", None, stream="split-cifar100"))])
     assert entry(table, "PNN", "split-cifar100").published == ()
     assert not {"DEN", "RCL", "APD"} & {row.name for row in table.rows}
-    assert "LiDER" in [row.name for row in table.rows]
+    assert "X-DER-RPC + LiDER" in [row.name for row in table.rows]
 
 
 def test_published_figures_keep_the_digits_that_were_printed(make_run: MakeRun) -> None:

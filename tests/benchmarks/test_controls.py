@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.controls import SubclassSLDA, WarmUp
+from benchmarks.controls import NormalisedGDumb, ReleasedOWM, SubclassSLDA, WarmUp
 from torch import nn
 
 from cldnet.methods.cldnet import CLDNetConfig
 from cldnet.methods.fit import fit_task
+from cldnet.methods.gdumb import GDumbConfig
 from cldnet.methods.learner import Setting, TaskData
+from cldnet.methods.owm import OWMConfig
 from cldnet.methods.parts.variants import BottleneckFirst
 from cldnet.methods.slda import SLDAConfig
 from cldnet.nets import RandomReLU
@@ -60,3 +62,22 @@ def test_a_warm_up_moves_layers_that_learn_and_no_others() -> None:
     assert torch.equal(first.weight, before[0])
     assert not torch.equal(second.weight, before[1])
     assert torch.equal(learner.embedding.weight, before[2])
+
+
+def test_gdumb_with_normalisation_normalises_behind_every_hidden_layer() -> None:
+    setting = Setting((4,), 4, seed=0)
+    net = MLP((4,), (6, 5), generator=torch.Generator().manual_seed(0))
+    learner = NormalisedGDumb(net, setting, GDumbConfig(memory=20, passes=2))
+    kinds = [type(layer).__name__ for layer in learner.net]
+    assert kinds == ["Flatten", "Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d", "ReLU"]
+    fit_task(learner, tasks()[0], epochs=1, batch_size=16)
+    assert int(learner.net[2].num_batches_tracked) == 2 * 2  # passes, batches of 16 from 20 exemplars
+
+
+def test_owm_as_released_learns_from_a_first_task_of_one_class() -> None:
+    net = MLP((4,), (6,), generator=torch.Generator().manual_seed(0))
+    learner = ReleasedOWM(net, Setting((4,), 4, seed=0), OWMConfig())
+    before = learner.head.weight.clone()
+    x = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+    fit_task(learner, TaskData(x, torch.zeros(32, dtype=torch.long)), epochs=1, batch_size=16)
+    assert not torch.equal(learner.head.weight, before)

@@ -18,7 +18,14 @@ from cldnet.nets import MLP
 SMALL: dict[str, dict[str, Any]] = {
     "cldnet": {"options": {"embed_dim": 16}},
     "exact": {"backbone_options": {"features": 40}},
-    "er": {"options": {"memory": 10, "replay": 4}},
+    **{
+        method: {"options": {"memory": 10, "replay": 4}}
+        for method in ("er", "er-ace", "derpp", "xder-rpc", "er-ace-lider", "derpp-lider", "xder-rpc-lider", "dualhsic")
+    },
+    "ocm": {"options": {"memory": 50, "replay": 32, "lr": 0.01}},
+    "bic": {"options": {"memory": 10, "bias_epochs": 5}},
+    "gdumb": {"options": {"memory": 10, "passes": 30}},
+    "co2l": {"options": {"memory": 10, "replay": 4, "probe_epochs": 30}},
     "pnn": {"options": {"widths": (12, 12)}},
     "crnet": {"options": {"enhanced": 20, "hidden": 40}},
     "slda": {"backbone_options": {"features": 40}},

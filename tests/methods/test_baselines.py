@@ -39,9 +39,9 @@ def weights(learner):
 def test_only_the_first_epoch_is_offered_to_the_memory():
     learner = make("er", memory=20)
     fit_task(learner, blobs([0, 1], count=25), epochs=4, batch_size=16)
-    assert int(learner.reservoir.met) == 50
+    assert int(learner.buffer.met) == 50
     fit_task(learner, blobs([2, 3], count=10), epochs=3, batch_size=16)
-    assert int(learner.reservoir.met) == 70
+    assert int(learner.buffer.met) == 70
 
 
 def test_the_memory_holds_rows_of_the_stream_with_their_labels():
@@ -49,10 +49,10 @@ def test_the_memory_holds_rows_of_the_stream_with_their_labels():
     for task in tasks:
         fit_task(learner, task, epochs=2, batch_size=16)
     x, y = torch.cat([t.x for t in tasks]), torch.cat([t.y for t in tasks])
-    for kept, label in zip(learner.reservoir.x, learner.reservoir.y, strict=True):
+    for kept, label in zip(learner.buffer.x, learner.buffer.y, strict=True):
         (place,) = (x == kept).all(1).nonzero()[:, 0].tolist()
         assert y[place] == label
-    assert set(learner.reservoir.y.tolist()) == {0, 1, 2, 3}
+    assert set(learner.buffer.y.tolist()) == {0, 1, 2, 3}
 
 
 def test_a_replay_step_is_a_step_on_both_batches_together():
@@ -64,8 +64,8 @@ def test_a_replay_step_is_a_step_on_both_batches_together():
     other, draws = copy.deepcopy(learner), torch.Generator()
     draws.set_state(learner.generator.get_state())
     place = torch.randperm(8, generator=draws)[:5]
-    x = torch.cat([task.x, other.reservoir.x[place]])
-    y = torch.cat([task.y, other.reservoir.y[place]])
+    x = torch.cat([task.x, other.buffer.x[place]])
+    y = torch.cat([task.y, other.buffer.y[place]])
     loss = F.cross_entropy(other.head(other.net(other.scale(x)))[:, :4], y)
     gradients = torch.autograd.grad(loss, list(other.parameters()))
     assert float(learner.observe(Batch(task.x, task.y, None, 0, 1, 0))) == pytest.approx(loss.item(), rel=1e-5)
@@ -92,7 +92,7 @@ def test_the_memory_holds_plain_inputs_and_replays_them_augmented_afresh():
     for task in tasks:
         fit_task(learner, task, epochs=2, batch_size=16, augment=marked)
     rows = {tuple(row) for task in tasks for row in task.x.tolist()}
-    assert {tuple(row) for row in learner.reservoir.x.tolist()} <= rows
+    assert {tuple(row) for row in learner.buffer.x.tolist()} <= rows
     steps = [x for x in seen if len(x) > 16]
     assert len(steps) > 10
     for x in steps:

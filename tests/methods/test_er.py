@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cldnet.device import generator
-from cldnet.methods.er import Reservoir
+from cldnet.methods.parts.buffer import Reservoir
 
 
 @pytest.mark.parametrize("sizes", [(50,), (7,) * 7 + (1,), (1,) * 50])
@@ -29,7 +29,7 @@ def test_a_reservoir_holds_everything_until_it_is_full():
     reservoir = Reservoir(6, like=torch.zeros(0, 2))
     reservoir.add(torch.arange(8.0).reshape(4, 2), torch.arange(4), generator(0))
     assert len(reservoir) == 4
-    x, y = reservoir.sample(10, generator(1))
+    x, y, _, _ = reservoir.sample(10, generator(1))
     assert sorted(y.tolist()) == [0, 1, 2, 3]
     assert torch.equal(x[:, 0], 2.0 * y)
-    assert len(reservoir.sample(3, generator(1))[1].unique()) == 3
+    assert len(reservoir.sample(3, generator(1)).y.unique()) == 3

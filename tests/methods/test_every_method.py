@@ -14,6 +14,8 @@ from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Setting, TaskData, Traits
 
 SGD = {"lr": 0.05, "momentum": 0.9, "clip": 10.0}
+REPLAY = {"momentum": 0.0, "memory": 200, "replay": 32}
+XDER = {"distil": 0.1, "label": 0.5, "gamma": 0.85, "eta": 0.1, "margin": 0.3}
 HBO = {
     "momentum": 0.0, "clip": 10.0, "beta": 500.0, "embed_dim": 1000, "gamma": 0.04, "bias": True,
     "lr_end": 1.0, "dependence": {"kind": "NormalisedHSIC", "sigma": 5.0, "epsilon": 1e-05},
@@ -47,7 +49,29 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dmc": {**SGD, "distil_lr": 0.05, "distil": 1.0, "distil_batch": 128},
     "owm": {**SGD, "lr": 0.02, "feed": {"kind": "BatchMean"}, "alpha": {"kind": "PerTask", "alpha": DECAYING, "updates": 200}},
     "aop": {**SGD, "lr": 0.02, "feed": {"kind": "BatchMean"}, "scale": 1.0, "updates": 200},
-    "er": {**SGD, "memory": 200, "replay": 32},
+    "er": {**SGD, **REPLAY, "momentum": 0.9},
+    "er-ace": {**SGD, **REPLAY},
+    "derpp": {**SGD, **REPLAY, "distil": 0.3, "label": 0.5},
+    "xder-rpc": {**SGD, **REPLAY, **XDER},
+    "er-ace-lider": {**SGD, **REPLAY, "lipschitz": 0.1, "target": 0.3},
+    "derpp-lider": {**SGD, **REPLAY, "distil": 0.3, "label": 0.3, "lipschitz": 0.3, "target": 0.5},
+    "xder-rpc-lider": {**SGD, **REPLAY, **XDER, "lipschitz": 0.3, "target": 0.5},
+    "dualhsic": {
+        **SGD, **REPLAY, "distil": 0.1, "label": 0.5, "lambda_x": 0.001, "lambda_y": 0.05, "align": 0.75, "sigma": 5.0,
+    },
+    "ocm": {
+        **SGD, "lr": 0.001, "memory": 200, "replay": 64, "weight_decay": 1e-4, "temperature": 0.07, "rotations": 4, "inner": 4,
+    },
+    "bic": {
+        **SGD, "memory": 200, "temperature": 2.0, "validation": 0.1, "bias_lr": 0.001, "bias_epochs": 250, "bias_batch": 32,
+    },
+    "gdumb": {
+        **SGD, "memory": 200, "passes": 256, "batch_size": 16, "min_lr": 5e-4, "weight_decay": 1e-6, "cutmix": 0.5,
+    },
+    "co2l": {
+        **SGD, "memory": 200, "replay": 32, "temperature": 0.5, "distil": 1.0, "past_temperature": 0.01,
+        "present_temperature": 0.2, "probe_epochs": 100, "probe_lr": 1.0,
+    },
     "pnn": {**SGD, "widths": [100, 100]},
     "icnet": {**SGD, "threshold": 0.8, "radius": 0.1, "radius_share": 1 / 3},
     "crnet": {"strength": 5000.0, "groups": 10, "group_width": 10, "enhanced": 670, "hidden": 900, "sharpness": 300.0},
@@ -59,7 +83,14 @@ TRAITS = {
     "crnet": Traits(rehearsal_free=True, constant_size=True, one_pass=True),
     "slda": Traits(rehearsal_free=True, constant_size=True, one_pass=True),
     "dmc": Traits(rehearsal_free=True, constant_size=True, outside_data=True),
-    "er": Traits(rehearsal_free=False, constant_size=True),
+    **dict.fromkeys(
+        (
+            *("er", "er-ace", "derpp", "xder-rpc", "er-ace-lider", "derpp-lider", "xder-rpc-lider", "dualhsic"),
+            *("ocm", "bic", "co2l"),
+        ),
+        Traits(rehearsal_free=False, constant_size=True),
+    ),
+    "gdumb": Traits(rehearsal_free=False, constant_size=True, one_pass=True),
     "joint": Traits(rehearsal_free=False, constant_size=False),
     "pnn": Traits(rehearsal_free=True, constant_size=False, needs_task_id=True),
 }

@@ -81,7 +81,12 @@ def test_an_unknown_backbone_is_refused_with_the_names_there_are():
 
 @pytest.mark.parametrize("name", sorted({*BACKBONES} - {"patches"}))  # which has none before it is fitted
 def test_weights_come_from_the_seed_alone(name):
-    options = {"mlp": {"widths": (8,)}, "cnn": {"channels": (2, 2, 2), "hidden": (8,)}, "frozen": {"widths": (8,)}}
+    options = {
+        "mlp": {"widths": (8,)},
+        "cnn": {"channels": (2, 2, 2), "hidden": (8,)},
+        "resnet": {"width": 2},
+        "frozen": {"widths": (8,)},
+    }
     nets = [build_backbone(name, (8, 8), seed, options.get(name, {"features": 8})) for seed in (1, 1, 2)]
     first, same, other = (torch.cat([t.flatten().double() for t in net.state_dict().values()]) for net in nets)
     assert torch.equal(first, same)

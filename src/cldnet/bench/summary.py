@@ -67,6 +67,13 @@ class Summary:
         return f"{self.name}{OUTSIDE_MARK if self.outside else ''}"
 
     @property
+    def memory(self) -> int | None:
+        """Number of exemplars that the method has room for, by its option ``memory``; None if it has none."""
+        options = self.results[0]["config"].get("method") if self.results else None
+        size = options.get("memory") if isinstance(options, Mapping) else None
+        return size if type(size) is int and 0 < size < 1e9 else None  # results are untrusted; True is an int as well
+
+    @property
     def rests_on_data(self) -> bool:
         """Whether the method uses data beyond the current task: stored samples, or data from outside the stream."""
         return self.keeps_data or bool(self.outside)

@@ -94,6 +94,21 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a configuration keeps and how long it trains: means over its runs.
+
+    ``memory`` is the number of exemplars that it has room for, None if it has no such option. ``seconds`` is None for results
+    without times of training.
+    """
+
+    memory: int | None
+    kept: float  # bytes of everything
+    exemplars: float  # bytes of that
+    teacher: float
+    seconds: float | None
+
+
+@dataclass(frozen=True)
 class Quote:
     """A published figure in the table, with the number of its footnote."""
 
@@ -121,6 +136,7 @@ class Entry:
     difference: Difference | None = None
     published: tuple[Quote, ...] = ()
     outside: str = ""
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +164,8 @@ class Table:
     """A table of one score.
 
     ``against`` names the row that others are compared with, or is empty. ``footnotes`` are the sources of published figures,
-    ``notes`` what else a reader should know: failures, files left out, mixed versions.
+    ``notes`` what else a reader should know: failures, files left out, mixed versions. ``cost`` says whether to show what the
+    rows cost.
     """
 
     title: str
@@ -159,6 +176,7 @@ class Table:
     rows: tuple[Row, ...]
     footnotes: tuple[str, ...]
     notes: tuple[str, ...]
+    cost: bool = False
 
     @property
     def entries(self) -> Iterator[tuple[str, Row, Entry]]:
@@ -175,12 +193,18 @@ class Table:
 
 
 def build_table(
-    folders: Sequence[Folder], *, score: str = "accuracy", against: str | None = None, published: bool = True
+    folders: Sequence[Folder],
+    *,
+    score: str = "accuracy",
+    against: str | None = None,
+    published: bool = True,
+    cost: bool = False,
 ) -> Table:
     """Make a table from folders of results.
 
     Runs of the same configuration share a row, whatever their folder. ``against`` names a method, or a row, that all others are
-    compared with, seed by seed; ``published`` says whether to show published figures, and methods that have only those.
+    compared with, seed by seed; ``published`` says whether to show published figures, and methods that have only those;
+    ``cost`` says whether to show bytes and seconds beside the score.
     """
     if score not in SCORES:
         raise ValueError(f"There is no score {score!r}. {nearest_names(score, SCORES)}")
@@ -204,6 +228,7 @@ def build_table(
         rows=tuple(rows),
         footnotes=tuple(footnotes),
         notes=tuple(_notes(folders, summaries, streams if footnotes else ())),
+        cost=cost,
     )
 
 
@@ -279,10 +304,21 @@ def _entry(summary: Summary | None, score: Score) -> Entry:
     values = [score.value(result) for result in summary.results]
     known = [value for value in values if value is not None]
     files = tuple(result["path"] for result in summary.results)
-    entry = Entry("", seeds=summary.seeds, files=files, missing=summary.missing, outside=summary.outside)
+    entry = Entry(
+        "", seeds=summary.seeds, files=files, missing=summary.missing, outside=summary.outside, cost=_cost(summary)
+    )
     if len(known) < len(values):  # a mean over some of the runs would compare different things
         return replace(entry, state=NEEDS_THE_TASK if summary.matrix is None else NO_FIGURE)
     return replace(entry, mean=fmean(known), std=stdev(known) if len(known) > 1 else None)
+
+
+def _cost(summary: Summary) -> Cost:
+    def kept(kind: str) -> float:
+        return fmean(result["bytes"].get(kind, 0) for result in summary.results)
+
+    times = [result["seconds"].get("train") for result in summary.results]
+    seconds = fmean(map(sum, times)) if all(times) else None
+    return Cost(summary.memory, summary.bytes_kept or 0, kept("exemplars"), kept("teacher"), seconds)
 
 
 def _difference(summary: Summary, reference: Summary, score: Score) -> Difference | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from cldnet.bench.formatting import counted
+from cldnet.bench.formatting import counted, duration, human_bytes
 from cldnet.bench.table import NOTHING, Entry, Row, Table
 
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
@@ -36,6 +36,9 @@ _CSV_COLUMNS = """\
 stream,row,method,bound,score,unit,state,mean,sd,n,seeds,missing,outside,against,difference,difference_sd,pairs,\
 published,published_sd,published_what,source,files
 """
+_CSV_COST = ("memory", "kept_bytes", "exemplars_bytes", "teacher_bytes", "train_seconds")
+#: Columns that show what a configuration costs.
+_COST = ("exemplars", "teacher", "kept in all", "training")
 
 
 def plain(text: str) -> str:
@@ -78,6 +81,8 @@ def columns(table: Table) -> list[tuple[str, str]]:
             named.append((stream, f"against {table.against}"))
         if any(row.entries[number].published for row in table.rows):
             named.append((stream, "published"))
+        if table.cost:
+            named += [(stream, what) for what in _COST]
     return named
 
 
@@ -89,6 +94,8 @@ def lines(table: Table) -> Iterator[list[str]]:
         for stream, what in columns(table):
             if what == "published":
                 cells.append(_published(entries[stream]))
+            elif what in _COST:
+                cells.append(_cost(entries[stream])[_COST.index(what)])
             else:
                 cells.append(_difference(table, row, entries[stream]) if what else _figure(table, entries[stream]))
         yield cells
@@ -106,6 +113,11 @@ def remarks(table: Table) -> list[str]:
         said.append(f"Differences to {table.against} are taken seed by seed, on the same data in the same class order.")
     if table.footnotes:
         said.append("Published figures are as printed; their footnotes name the source, and what is doubtful.")
+    if table.cost:
+        said.append(
+            "Exemplars: training samples that the method has room for, and their bytes. Kept in all: the bytes of everything "
+            "that the learner keeps, exemplars and teacher included. Training: without evaluation. All are means over seeds."
+        )
     return [*said, *table.notes]
 
 
@@ -132,7 +144,7 @@ def as_markdown(table: Table, start: Path | None = None) -> str:
 def as_csv(table: Table, start: Path | None = None) -> str:
     """Write a table as tidy CSV: one line for every stream and row. See `as_markdown` for ``start``."""
     out = io.StringIO()
-    out.write(_CSV_COLUMNS)
+    out.write(_CSV_COLUMNS.replace("\n", f",{','.join(_CSV_COST)}\n") if table.cost else _CSV_COLUMNS)
     writer = csv.writer(out, lineterminator="\n")
     for stream, row, entry in table.entries:
         if entry.state == NOTHING:
@@ -157,6 +169,7 @@ def as_csv(table: Table, start: Path | None = None) -> str:
                 " | ".join(str(figure.mean) for figure in quotes),
                 " | ".join("-" if figure.std is None else str(figure.std) for figure in quotes),
                 *(csv_text(" | ".join(texts)) for texts in several),
+                *(_csv_cost(entry) if table.cost else ()),
             ]
         )
     return out.getvalue()
@@ -225,6 +238,30 @@ def _published(entry: Entry) -> str:
         std = "" if figure.std is None else str(figure.std)
         texts.append(f"{_plus_minus(str(figure.mean), std)}{mark}{f' ({figure.what})' if figure.what else ''}")
     return "; ".join(texts) or NOTHING
+
+
+def _cost(entry: Entry) -> tuple[str, str, str, str]:
+    """One text for each of `_COST`."""
+    cost = entry.cost
+    if cost is None:
+        return NOTHING, NOTHING, NOTHING, NOTHING
+    exemplars = human_bytes(cost.exemplars) if cost.exemplars else "0"
+    if cost.exemplars and cost.memory is not None:
+        exemplars = f"{cost.memory:,} ({exemplars})"
+    teacher = human_bytes(cost.teacher) if cost.teacher else "0"
+    return exemplars, teacher, human_bytes(cost.kept), NOTHING if cost.seconds is None else duration(cost.seconds)
+
+
+def _csv_cost(entry: Entry) -> list[str]:
+    """One number for each of `_CSV_COST`."""
+    if (cost := entry.cost) is None:
+        return [""] * len(_CSV_COST)
+    sizes = [f"{size:.0f}" for size in (cost.kept, cost.exemplars, cost.teacher)]
+    return [
+        "" if cost.memory is None else str(cost.memory),
+        *sizes,
+        "" if cost.seconds is None else f"{cost.seconds:.2f}",
+    ]
 
 
 def _class_orders(table: Table) -> str:

@@ -46,6 +46,12 @@ def table_command(
     published: Annotated[
         bool, typer.Option("--published/--no-published", help="Show published figures, if there are any.")
     ] = True,
+    cost: Annotated[
+        bool,
+        typer.Option(
+            "--cost", help="Also show exemplars, bytes kept (of that exemplars and teacher) and time of training."
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write; links in it are relative to its folder.")] = None,
 ) -> None:
     """Show results as a table: mean ± standard deviation over seeds, streams side by side."""
@@ -57,7 +63,7 @@ def table_command(
     form = form or _form_of(out)
     with Console(stderr=True).status("reading results"):  # silent where there is no terminal
         folders = [read_folder(folder) for folder in results]
-        table = build_table(folders, score=score, against=against, published=published)
+        table = build_table(folders, score=score, against=against, published=published, cost=cost)
     if form is None and out is None and Console().is_terminal:
         _show(table)
         return

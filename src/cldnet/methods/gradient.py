@@ -76,11 +76,15 @@ class GradientLearner(Learner, ABC):
 
     def observe(self, batch: Batch) -> Tensor:
         loss = self.loss(batch)
+        self.descend(loss)
+        return loss.detach()
+
+    def descend(self, loss: Tensor) -> None:
+        """Take one step along the clipped gradient of a loss."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         clip_gradients(self.parameters(), self.config.clip)
         self.optimizer.step()
-        return loss.detach()
 
     @torch.no_grad()
     def vectors(self, x: Tensor) -> Tensor:

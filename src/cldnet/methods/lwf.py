@@ -11,13 +11,12 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from cldnet.methods.config import FINITE_NOT_NEGATIVE, FINITE_POSITIVE, LEARNING_RATES, LogUniform
-from cldnet.methods.gradient import GradientConfig, GradientLearner, NamedTensors, weighted_mean
+from cldnet.methods.gradient import GradientConfig, GradientLearner, weighted_mean
 from cldnet.methods.learner import Batch, Setting, TaskData, Traits
-from cldnet.nets.fingerprint import evaluating
+from cldnet.methods.parts.teacher import Teacher
 
 
 def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -57,13 +56,8 @@ class LwF(GradientLearner):
 
     def __init__(self, net: nn.Module, setting: Setting, config: LwFConfig) -> None:
         super().__init__(net, setting, config)
-        self.teacher = NamedTensors(self._trained)  # f*, there from the start so that the size is constant
+        self.teacher = Teacher(self)  # f*
         self.taught: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))  # number of classes that the teacher knows
-
-    @property
-    def _trained(self) -> dict[str, Tensor]:
-        """Weights and running statistics of net and head."""
-        return {name: tensor for name, tensor in self.state_dict().items() if name.startswith(("net.", "head."))}
 
     def loss(self, batch: Batch) -> Tensor:
         """Cross-entropy over the classes seen, and distillation over those that the teacher knows."""
@@ -78,8 +72,7 @@ class LwF(GradientLearner):
 
     def teach(self, x: Tensor) -> Tensor:
         """Logits of the teacher for scaled inputs in evaluation mode."""
-        with evaluating(self):
-            logits: Tensor = functional_call(self, dict(self.teacher.items()), (x,), tie_weights=False)
+        logits: Tensor = self.teacher(self, x)
         return logits
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,6 +82,5 @@ class LwF(GradientLearner):
     def finish(self, task: TaskData) -> None:
         """Make the present net the teacher of the next task."""
         super().finish(task)
-        for name, tensor in self._trained.items():
-            self.teacher[name].copy_(tensor)
+        self.teacher.copy_from(self)
         self.taught.fill_(self.seen)

@@ -198,6 +198,27 @@ class LayerHooks:
                 handle.remove()
 
 
+@contextmanager
+def watch_stages(net: nn.Module) -> Iterator[list[Tensor]]:
+    """Record the outputs of a net's stages, before their activations, while the block runs.
+
+    A net of ours may name them in ``stages``; of another net they are its linear and convolutional layers.
+    """
+    named = getattr(net, "stages", None) or [
+        name for name, module in net.named_modules() if isinstance(module, Projectable)
+    ]
+    outputs: list[Tensor] = []
+    hooks = [
+        net.get_submodule(name).register_forward_hook(lambda module, inputs, output: outputs.append(output))
+        for name in named
+    ]
+    try:
+        yield outputs
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def _is_plain(module: Projectable) -> bool:
     """Whether a layer multiplies its input by its own weight, and does nothing else."""
     # A reparametrised layer (as by weight_norm) computes its weight: it cannot be updated.

@@ -10,6 +10,7 @@ import pytest
 from cldnet.bench.report.drawing import Box, Group, Label, Line, Marks, Plot, Shape, sheet
 from cldnet.bench.report.figures import (
     accuracy,
+    buffers,
     confusion_map,
     features,
     forgetting,
@@ -50,6 +51,56 @@ def test_memory_says_which_methods_grow(made_up: Maker) -> None:
     grown = summarise([made_up("digits", "ewc", 0) | {"constant_size": False}])
     plot = memory(grown, series_styles(grown))
     assert "EWC (grows)" in [label.text for label in shapes(plot, Label)]
+
+
+@pytest.fixture(scope="module")
+def replayed(made_up: Maker) -> list[Summary]:
+    """Two methods with two sizes of their buffers each, named in two ways, and three without buffers."""
+
+    def kept(method: str, memory: int, label: str, accuracy: float) -> dict[str, Any]:
+        run = made_up("digits", method, 0, label=label)
+        run["scores"]["average_accuracy"], run["bytes"] = accuracy, {"exemplars": 1000 * memory}
+        return run | {"rehearsal_free": False, "config": {"method": {"memory": memory}}}
+
+    runs = [kept("er", 2000, "ER, buffer 2,000", 0.6), kept("er", 200, "ER, buffer 200", 0.3)]
+    runs += [kept("er-ace", 200, "", 0.4), kept("er-ace", 500, "", 0.5)]
+    return summarise([*runs, *(made_up("digits", method, 0) for method in ("cldnet", "finetune", "pnn"))])
+
+
+def test_buffers_are_a_line_a_method_and_level_lines_for_methods_without(replayed: list[Summary]) -> None:
+    plot = buffers(replayed)
+    lines = [line.points for line in shapes(plot, Line) if line.role == "mean"]
+    level = [points for points in lines if points[0][1] == points[-1][1]]
+    rising = [points for points in lines if points[0][0] < points[-1][0] and points[0][1] > points[-1][1]]
+    assert (len(level), len(rising), len(lines)) == (2, 2, 4)  # PNN needs the task
+    marks = {mark.title.split(":")[0]: mark for mark in shapes(plot, Marks)}
+    assert {name for name, mark in marks.items() if not mark.hollow} == {"CLDNet (hbo)", "Fine-tuning"}
+    assert marks["ER, buffer 200"].points[0][0] == marks["ER-ACE (memory=200)"].points[0][0]
+    assert plot is not None
+    assert plot.head == ("Method", "without", "200", "500", "2,000")
+    rows = {row[0]: row[1:] for row in plot.rows}
+    assert rows["ER"] == ("–", "30.00%", "–", "60.00%")
+    assert rows["ER-ACE"] == ("–", "40.00%", "50.00%", "–")
+    assert rows["CLDNet (hbo)"][1:] == ("–", "–", "–")
+    assert "ER, buffer 2,000 60.00%" in plot.panels[0].alternative
+    assert {"ER", "ER-ACE", "CLDNet (hbo)"} <= {label.text for label in shapes(plot, Label) if label.role == "name"}
+
+
+def test_memory_joins_the_sizes_of_a_methods_buffer_and_the_key_names_it(replayed: list[Summary]) -> None:
+    plot = memory(replayed, series_styles(replayed))
+    [er, ace] = [line for line in shapes(plot, Line) if line.role == "run"]
+    marks = {mark.title.split(":")[0]: mark for mark in shapes(plot, Marks)}
+    assert er.points == [marks[f"ER, buffer {size}"].points[0] for size in ("200", "2,000")]
+    assert er.style == marks["ER, buffer 200"].style == marks["ER, buffer 2,000"].style != ace.style
+    assert plot is not None
+    assert [name for _, name in plot.key].count("ER") == 1
+    assert not plot.named
+    assert "2,000" in [label.text for label in shapes(plot, Label)]
+
+
+def test_one_size_of_buffers_is_no_line(replayed: list[Summary], summaries: list[Summary]) -> None:
+    assert buffers(summaries) is None
+    assert buffers([s for s in replayed if s.memory in (None, 200)]) is None
 
 
 def test_accuracy_has_a_strong_line_a_method_and_a_thin_one_a_run(summaries: list[Summary]) -> None:

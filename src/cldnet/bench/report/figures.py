@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -34,6 +35,7 @@ from cldnet.bench.report.drawing import (
     spread_labels,
 )
 from cldnet.bench.summary import Matrix, Summary
+from cldnet.methods import display_name
 
 #: Fine-tuning does nothing against forgetting, joint training keeps all data: what a method is worth lies between them.
 BOUNDS = {"finetune": SeriesStyle(GREY, 4, dashed=True), "joint": SeriesStyle(GREY, 2, dashed=True)}
@@ -49,7 +51,8 @@ Styles = Mapping[str, SeriesStyle]
 
 def plots_of(summaries: Sequence[Summary], styles: Styles) -> list[Plot]:
     """Draw all plots of one stream that there is something to draw in."""
-    plots = [draw(summaries, styles) for draw in (memory, accuracy, forgetting, time)]
+    plots = [memory(summaries, styles), buffers(summaries)]
+    plots += [draw(summaries, styles) for draw in (accuracy, forgetting, time)]
     plots += [draw(summaries) for draw in (matrices, ranks, features)]
     return [plot for plot in plots if plot is not None]
 
@@ -69,7 +72,7 @@ def series_style(rank: int, colours: int) -> SeriesStyle:
 
 
 def memory(summaries: Sequence[Summary], styles: Styles) -> Plot | None:
-    """Plot accuracy against the bytes that are kept."""
+    """Plot accuracy against the bytes that are kept; a method with several sizes of its buffer is one series."""
     shown = [(s, s.accuracy, max(s.bytes_kept or 0, 1)) for s in summaries if s.accuracy is not None]
     if not shown:
         return None
@@ -84,31 +87,108 @@ def memory(summaries: Sequence[Summary], styles: Styles) -> Plot | None:
     y = _accuracy_axis(runs, "mean accuracy after the last task (↖ better)")
     points = [(x(kept), y(value)) for _, value, kept in shown]
     names = [clip(s.marked_name, 28) + (" (grows)" if s.grows else "") for s, *_ in shown]
+    family = {s.name: s.name for s, *_ in shown}
+    joined = has_buffers(summaries)
+    if joined:  # the key names the method, the mark its size
+        family, styles = {s.name: _family(s) for s, *_ in shown}, _family_styles(summaries)
+        names = [f"{s.memory:,}" if s.memory else name for (s, *_), name in zip(shown, names, strict=True)]
+    series: dict[str, list[Point]] = {}
+    for (s, *_), point in sorted(zip(shown, points, strict=True), key=lambda pair: pair[0][0].memory or 0):
+        series.setdefault(family[s.name], []).append(point)
     placed = place_names(points, names, (_LEFT, _TOP - 26), (_WIDTH + _SIDE, _BOTTOM))
     shapes = frame(x, y, _WIDTH + _SIDE, _HEIGHT)
     leads = [(s, name[1]) for name, (s, *_) in zip(placed, shown, strict=True) if name]
-    shapes += [Line(lead, "lead", styles[s.name]) for s, lead in leads if lead]
+    shapes += [Line(lead, "lead", styles[family[s.name]]) for s, lead in leads if lead]
+    shapes += [Line(line, "run", styles[name]) for name, line in series.items() if len(line) > 1]
     for (s, value, kept), point in zip(shown, points, strict=True):
         low, high = (min(max(value + sign * (s.accuracy_std or 0), y.low), 1.0) for sign in (-1, 1))
         if high > low:
-            shapes.append(Line([(point[0], y(low)), (point[0], y(high))], "whisker", styles[s.name]))
+            shapes.append(Line([(point[0], y(low)), (point[0], y(high))], "whisker", styles[family[s.name]]))
         title = f"{s.name}: {s.accuracy_text}, {human_bytes(kept)}"
-        shapes.append(Marks([point], styles[s.name], title, 6, hollow=s.rests_on_data))
+        shapes.append(Marks([point], styles[family[s.name]], title, 6, hollow=s.rests_on_data))
     shapes += [name[0] for name in placed if name is not None]
-    named, key = None not in placed, _key([s for s, *_ in shown], styles)
+    named, key = None not in placed and not joined, _key(series, styles)
     numbers = "; ".join(f"{s.name} {s.accuracy_text} with {human_bytes(kept)}" for s, _, kept in shown)
+    lines = " A line joins the sizes of one method’s buffer; numbers count its exemplars." if joined else ""
     outside = ", or learn from data outside the stream (†)" if any(s.outside for s, *_ in shown) else ""
     return Plot(
         "memory",
         "Accuracy against memory",
         "Mean accuracy over all tasks after the last one, against everything that is kept. Filled marks keep no data, hollow "
-        f"ones keep some{outside}. The upper left is best.{'' if named or key else _NO_KEY}",
+        f"ones keep some{outside}. The upper left is best.{lines}{'' if named or key else _NO_KEY}",
         [Drawing(_WIDTH + _SIDE, _HEIGHT, shapes, f"Accuracy against bytes kept: {numbers}.")],
         ("Method", "Accuracy", "Bytes kept", "Keeps data?", "Grows?"),
         [(s.marked_name, s.accuracy_text, human_bytes(b), yes_no(s.keeps_data), yes_no(s.grows)) for s, _, b in shown],
         key,
         named,
     )
+
+
+def buffers(summaries: Sequence[Summary]) -> Plot | None:
+    """Plot accuracy against the number of exemplars: a line for each method that has a buffer, level if it has none."""
+    shown = [(s, s.accuracy) for s in summaries if s.accuracy is not None]
+    if not has_buffers([s for s, _ in shown]):
+        return None
+    styles = _family_styles(summaries)
+    sizes = sorted({s.memory for s, _ in shown if s.memory})
+    ticks = sizes[:: math.ceil(len(sizes) / 6)]
+    x = log_axis(sizes, _LEFT + 12, _WIDTH - 10, "exemplars in the buffer", str)
+    x = x._replace(ticks=[(size, f"{size:,}") for size in ticks])
+    y = _accuracy_axis([value for _, value in shown], "mean accuracy after the last task")
+    series: dict[str, list[tuple[Summary, float]]] = {}
+    for s, value in sorted(shown, key=lambda pair: pair[0].memory or 0):
+        series.setdefault(_family(s), []).append((s, value))
+    shapes, ends = frame(x, y, _WIDTH, _HEIGHT), []
+    for name, own in series.items():
+        points = [(x(s.memory), y(value)) for s, value in own if s.memory]
+        level = [point for s, value in own if not s.memory for point in ((x.start, y(value)), (x.end, y(value)))]
+        shapes.append(Line(points or level, "mean", styles[name]))
+        for (s, _), point in zip(own, points or level[1:], strict=True):
+            shapes.append(Marks([point], styles[name], f"{s.name}: {s.accuracy_text}", hollow=s.rests_on_data))
+        ends.append((name, (points or level)[-1]))
+    named = _name_ends(ends, shapes, styles)
+    key = _key(series, styles)
+    numbers = "; ".join(f"{s.name} {s.accuracy_text}" for own in series.values() for s, _ in own)
+    rows = []
+    for name, own in series.items():
+        texts = {s.memory: s.accuracy_text for s, _ in own}
+        rows.append((name, *(texts.get(size, "–") for size in (None, *sizes))))
+    return Plot(
+        "buffers",
+        "Accuracy against the size of the buffer",
+        "Mean accuracy over all tasks after the last one, against the number of exemplars that a method has room for. Level "
+        f"lines have no buffer of a fixed size.{'' if named or key else _NO_KEY}",
+        [Drawing(_WIDTH, _HEIGHT, shapes, f"Accuracy against the size of the buffer: {numbers}.", side=_SIDE * named)],
+        ("Method", "without", *(f"{size:,}" for size in sizes)),
+        rows,
+        key,
+        named,
+    )
+
+
+def has_buffers(summaries: Sequence[Summary]) -> bool:
+    """Whether some method ran with buffers of different sizes."""
+    sizes = {(_family(s), s.memory) for s in summaries if s.memory}
+    return len(sizes) > len({family for family, _ in sizes})
+
+
+def _family(summary: Summary) -> str:
+    """The name of a configuration without the size of its buffer."""
+    if not summary.memory:
+        return summary.name
+    size = re.compile(rf"\b({summary.memory}|{summary.memory:,})\b")
+    parts = [*summary.label.split(", "), *summary.variant.split(", ")]
+    kept = [part for part in parts if part and not size.search(part)]
+    return ", ".join(kept if summary.label else [display_name(summary.method), *kept])
+
+
+def _family_styles(summaries: Sequence[Summary]) -> dict[str, SeriesStyle]:
+    """Give configurations that differ only in the size of the buffer one style."""
+    styles: dict[str, SeriesStyle] = {}
+    for summary in summaries:
+        rank = sum(not style.dashed for style in styles.values())
+        styles.setdefault(_family(summary), BOUNDS.get(summary.method) or series_style(rank, GREY))
+    return styles
 
 
 def accuracy(summaries: Sequence[Summary], styles: Styles) -> Plot | None:
@@ -118,7 +198,7 @@ def accuracy(summaries: Sequence[Summary], styles: Styles) -> Plot | None:
         return None
     series = [(s.name, curve, s.run_curves if s.runs > 1 else []) for s, curve in shown]
     shapes, named = _curves(series, styles, "mean accuracy on the tasks so far")
-    key = _key([s for s, _ in shown], styles)
+    key = _key([s.name for s, _ in shown], styles)
     ends = "; ".join(f"{s.name} {percent(curve[-1])}" for s, curve in shown)
     alternative = f"Mean accuracy over the tasks seen so far. After the last task: {ends}."
     return Plot(
@@ -373,16 +453,21 @@ def _curves(
         shapes.append(Line(points(curve), "mean", styles[name]))
         for task, (point, value) in enumerate(zip(points(curve), curve, strict=True), start=1):
             shapes.append(Marks([point], styles[name], f"{name}, after task {task}: {percent(value)}"))
-    gap = min(17.0, (_BOTTOM - _TOP) / len(series))
+    return shapes, _name_ends([(name, points(curve)[-1]) for name, curve, _ in series], shapes, styles)
+
+
+def _name_ends(ends: Sequence[tuple[str, Point]], shapes: list[Shape], styles: Styles) -> bool:
+    """Add the name of each series to the right of its end; return False, and add none, if there is no room."""
+    gap = min(17.0, (_BOTTOM - _TOP) / len(ends))
     if gap < 12:
-        return shapes, False
-    heights = spread_labels([y(curve[-1]) for _, curve, _ in series], gap)
+        return False
+    heights = spread_labels([y for _, (_, y) in ends], gap)
     shift = min(0.0, _BOTTOM + 4 - max(heights)) + max(0.0, _TOP - 4 - min(heights))
-    for (name, curve, _), height in zip(series, heights, strict=True):
-        start, end = (x(len(curve)) + 7, y(curve[-1])), height + shift
-        shapes.append(Line([start, (_WIDTH + 10, end), (_WIDTH + 14, end)], "lead", styles[name]))
+    for (name, (x, y)), height in zip(ends, heights, strict=True):
+        end = height + shift
+        shapes.append(Line([(x + 7, y), (_WIDTH + 10, end), (_WIDTH + 14, end)], "lead", styles[name]))
         shapes.append(Label((_WIDTH + 18, end + 4), clip(name, 19), "name"))
-    return shapes, True
+    return True
 
 
 def _heat_map(matrix: Matrix) -> tuple[float, list[Shape]]:
@@ -445,9 +530,9 @@ def _accuracy_axis(values: Sequence[float], title: str) -> Axis:
     return linear_axis(low, max(1.0, *values), _BOTTOM, _TOP, title, _tick_percent)
 
 
-def _key(summaries: Sequence[Summary], styles: Styles) -> list[tuple[SeriesStyle, str]]:
+def _key(names: Iterable[str], styles: Styles) -> list[tuple[SeriesStyle, str]]:
     """Each series with its style; nothing where two look alike, since such a key would mislead."""
-    key = {s.name: styles[s.name] for s in summaries}
+    key = {name: styles[name] for name in names}
     own = [style for style in key.values() if not style.dashed]
     return [(style, name) for name, style in key.items()] if len(set(own)) == len(own) else []
 
