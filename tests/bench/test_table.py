@@ -56,6 +56,16 @@ def test_streams_are_columns_and_what_was_not_run_says_so(make_run: MakeRun) -> 
     assert text_of(table, "EWC") == ["75.00", "not run"]
 
 
+def test_only_the_streams_that_were_asked_for_are_shown(make_run: MakeRun) -> None:
+    runs = folder(make_run("owm"), make_run("ewc", stream="permuted-mnist"))
+    table = build_table([runs], only=["permuted-mnist"])
+    assert table.streams == ("permuted-mnist",)
+    assert [row.method for row in table.rows if row.entries[0].seeds] == ["ewc"]
+    assert "OWM" not in [row.name for row in table.rows]
+    with pytest.raises(ValueError, match=r"no results of the stream 'permuted'.*permuted-mnist"):
+        build_table([runs], only=["permuted"])
+
+
 def test_the_number_of_seeds_is_said_where_it_differs_or_is_not_complete(make_run: MakeRun) -> None:
     runs = [make_run(m, 0.5, seed=n) for m in ("owm", "ewc", "er") for n in range({"er": 1}.get(m, 2))]
     planned = [Planned("split-digits", run["method"], "", run["seed"], run["file"]) for run in runs]

@@ -57,6 +57,12 @@ def test_a_table_can_show_what_methods_cost() -> None:
     assert "| split-digits, kept in all | split-digits, training |" in run("table", DEMO, "--cost").output
 
 
+def test_a_table_can_be_of_one_stream() -> None:
+    assert run("table", DEMO, "--stream", "split-digits").output == run("table", DEMO).output
+    refused = run("table", DEMO, "--stream", "split-mnist")
+    assert "no results of the stream 'split-mnist'. Did you mean 'split-digits'?" in str(refused.exception)
+
+
 def test_a_file_is_written_whole_as_its_name_says_with_links_from_where_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     shutil.copytree(DEMO, folder)

@@ -199,12 +199,13 @@ def build_table(
     against: str | None = None,
     published: bool = True,
     cost: bool = False,
+    only: Sequence[str] = (),
 ) -> Table:
     """Make a table from folders of results.
 
     Runs of the same configuration share a row, whatever their folder. ``against`` names a method, or a row, that all others are
     compared with, seed by seed; ``published`` says whether to show published figures, and methods that have only those;
-    ``cost`` says whether to show bytes and seconds beside the score.
+    ``cost`` says whether to show bytes and seconds beside the score; ``only`` names the streams to show, by default all.
     """
     if score not in SCORES:
         raise ValueError(f"There is no score {score!r}. {nearest_names(score, SCORES)}")
@@ -213,6 +214,12 @@ def build_table(
     if not summaries:
         raise ValueError(f"There are no results in {', '.join(str(folder.path) for folder in folders) or 'no folder'}.")
     streams = tuple(dict.fromkeys(summary.stream for summary in summaries))
+    for stream in only:
+        if stream not in streams:
+            raise ValueError(f"There are no results of the stream {stream!r}. {nearest_names(stream, streams)}")
+    if only:
+        streams = tuple(stream for stream in streams if stream in only)
+        summaries = [summary for summary in summaries if summary.stream in streams]
     groups = _group_rows(summaries)
     reference = None if against is None else _reference(against, groups)
     rows = [_row(group, streams, SCORES[score], reference) for group in groups]

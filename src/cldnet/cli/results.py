@@ -40,6 +40,7 @@ def table_command(
             "and leak-epoch show what a leak of test data would give; they are not results."
         ),
     ] = "accuracy",
+    stream: Annotated[list[str] | None, typer.Option(help="Show only this stream. Repeatable.")] = None,
     against: Annotated[
         str | None, typer.Option(help="A method, or the name of a row, to compare all others with, seed by seed.")
     ] = None,
@@ -63,7 +64,7 @@ def table_command(
     form = form or _form_of(out)
     with Console(stderr=True).status("reading results"):  # silent where there is no terminal
         folders = [read_folder(folder) for folder in results]
-        table = build_table(folders, score=score, against=against, published=published, cost=cost)
+        table = build_table(folders, score=score, against=against, published=published, cost=cost, only=stream or ())
     if form is None and out is None and Console().is_terminal:
         _show(table)
         return
