@@ -1,9 +1,8 @@
 """DER++, dark experience replay: stored logits are targets, stored labels too.
 
 ``CE(f(x), y) + α ‖f(x') − z'‖² / C + β CE(f(x''), y'')`` with two independent draws from a reservoir; ``z'`` are the logits
-that ``x'`` had when it was stored. All terms run over all C outputs, as in the authors' code: classes that are still to come
-are pushed down, the stored logits say so, and new classes find it harder to take over old samples. Over the classes seen alone,
-DER++ loses three points on MNIST.
+that ``x'`` had when it was stored. All terms run over all C outputs, as in the authors' code: logits of classes that are still
+to come are lowered, the stored logits keep that, and new classes find it harder to take over old samples.
 """
 
 from __future__ import annotations

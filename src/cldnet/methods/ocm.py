@@ -73,7 +73,7 @@ class Outputs(NamedTuple):
 class OCM(RehearsalLearner):
     """Replay that maximises the information which features have about inputs and classes.
 
-    Adam is made anew for every task, because its moments are not part of the state; the authors have one optimiser throughout.
+    Every task starts with a new Adam optimiser, because its moments are not saved; the authors use one for all tasks.
     Their teacher normalises by batch statistics, ours by running ones. Sample weights count in the first task's cross-entropy.
 
     References
