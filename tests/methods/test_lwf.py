@@ -58,7 +58,7 @@ def test_the_teacher_is_the_last_net_and_does_not_learn(blobs, small):
     learner.begin_task(task)
     for _ in range(3):
         learner.observe(Batch(task.x, task.y, None, 0, 1, 0))
-        torch.testing.assert_close(learner.teach(x), expected)
+        torch.testing.assert_close(learner.teacher(learner, x), expected)
         assert learner.training
     assert all(torch.equal(kept[name], tensor) for name, tensor in learner.teacher.items())
     assert int(learner.net[1].num_batches_tracked) == 2 * 4 + 3

@@ -66,17 +66,12 @@ class LwF(GradientLearner):
         logits = self.score(x)[:, : self.seen]
         losses = F.cross_entropy(logits, batch.y, reduction="none")
         if known > 0:
-            distance = distillation(logits[:, :known], self.teach(x)[:, :known], self.config.temperature)
+            distance = distillation(logits[:, :known], self.teacher(self, x)[:, :known], self.config.temperature)
             losses = losses + self.config.strength * distance
         return weighted_mean(losses, batch.weight)
 
-    def teach(self, x: Tensor) -> Tensor:
-        """Logits of the teacher for scaled inputs in evaluation mode."""
-        logits: Tensor = self.teacher(self, x)
-        return logits
-
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of scaled inputs; `teach` calls it with the teacher's weights."""
+        """Logits of scaled inputs; the teacher calls it with its own weights."""
         return self.score(x)
 
     def finish(self, task: TaskData) -> None:
