@@ -22,7 +22,8 @@ blocks = st.integers(1, 16)
 def blocks_of(rows, columns=None):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symmetric, "BLOCK_ROWS", rows)
-        patch.setattr(symmetric, "_TILE_ROWS", max(1, rows // 2))
+        patch.setattr(symmetric, "THIN_ROWS", max(1, rows // 3))
+        patch.setattr(symmetric, "_TILE_ROWS", max(1, rows // 3) * 2)  # a multiple
         patch.setattr(symmetric, "_TILE_COLUMNS", columns or rows + 1)
         yield
 
@@ -52,6 +53,16 @@ def test_products_are_those_of_integers(rows, m, block, columns, seed):
 
 
 @relaxed
+@given(st.integers(0, 5), sizes, blocks, seeds)
+def test_few_samples_are_added_as_many_are(rows, m, block, seed):
+    h = whole_numbers(rows, m, seed)
+    with blocks_of(block):
+        packed = packed_products(h)
+        symmetric.add_few_(packed, 3 * torch.from_numpy(h).double(), torch.from_numpy(h).double())
+        assert torch.equal(packed, 4 * packed_products(h))
+
+
+@relaxed
 @given(sizes, blocks, seeds)
 def test_products_of_fractions_are_those_of_numpy(m, block, seed):
     h = np.random.default_rng(seed).normal(size=(20, m))
@@ -67,7 +78,7 @@ def test_the_blocks_that_are_used_give_the_whole_matrix(m):
     h = whole_numbers(30, m, seed=m)
     packed = packed_products(h)
     assert np.array_equal(symmetric.unpack(packed, m), h.T @ h)
-    assert len(packed) <= m * m / 2 + symmetric.BLOCK_ROWS * m / 2
+    assert len(packed) <= m * m / 2 + symmetric.THIN_ROWS * m / 2
 
 
 def test_the_largest_block_of_the_largest_numbers_is_exact_in_float32():
@@ -112,12 +123,24 @@ def test_packing_and_unpacking_return_the_matrix(m, block, seed):
         assert torch.equal(symmetric.diagonal(packed, m), dense.diagonal())
 
 
-def test_block_rows_are_views_that_can_be_written():
+def test_pieces_are_views_that_can_be_written():
     with blocks_of(2):
         packed = symmetric.pack(torch.zeros(5, 5))
-        for first, block in symmetric.block_rows(packed, 5):
-            block.diagonal().add_(first + 1.0)
-        assert symmetric.unpack(packed, 5).tolist() == np.diag([1.0, 1, 3, 3, 5]).tolist()
+        for rows, columns, entries in symmetric.pieces(packed, 5):
+            if rows.start == columns.start:
+                entries.diagonal().add_(rows.start + 1.0)
+        assert symmetric.unpack(packed, 5).tolist() == np.diag([1.0, 2, 3, 4, 5]).tolist()
+
+
+@pytest.mark.parametrize("m", [3, 16, 17, 512, 513, 1100])
+def test_the_layout_of_earlier_versions_is_converted(m):
+    dense = torch.from_numpy(whole_numbers(9, m, seed=m)).double()
+    dense = dense.T @ dense
+    rows = range(0, m, symmetric.BLOCK_ROWS)
+    earlier = torch.cat([dense[first : first + symmetric.BLOCK_ROWS, first:].flatten() for first in rows])
+    assert torch.equal(symmetric.in_block_rows(symmetric.pack(dense), m), earlier)
+    assert torch.equal(symmetric.repacked(earlier, m), symmetric.pack(dense))
+    assert torch.equal(symmetric.repacked(symmetric.pack(dense), m), symmetric.pack(dense))
 
 
 def test_the_diagonal_is_a_copy():

@@ -26,11 +26,11 @@ Days = dict
 class LabelTable:
     """A table from labels (int, float, bool or str; one type per table) to class rows 0, 1, 2, … in order of arrival.
 
-    A label keeps its row forever.
+    A label keeps its row forever. Without a ``capacity`` there is no limit to their number.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = int(capacity)
+    def __init__(self, capacity: int | None = None) -> None:
+        self.capacity = capacity if capacity is None else int(capacity)
         self.kind: str | None = None
         self._row_of: dict[Any, int] = {}
         self._retired: set[Any] = set()
@@ -110,7 +110,7 @@ class LabelTable:
         """Return the labels as a clean array, or raise. The table does not change."""
         array = self._same_kind(labels)
         fresh = {label for label in np.unique(array).tolist() if label not in self._row_of}
-        if len(self) + len(fresh) > self.capacity:
+        if self.capacity is not None and len(self) + len(fresh) > self.capacity:
             enough = max(2 * self.capacity, len(self) + len(fresh))
             extend = f"clf.extend({enough}) makes room and keeps what was learned"
             raise ValueError(
@@ -175,7 +175,7 @@ class LabelTable:
     def from_json(cls, state: Mapping[str, Any]) -> LabelTable:
         """Rebuild a table from `to_json`, validating it as untrusted input."""
         capacity, labels = state["capacity"], state["labels"]
-        if type(capacity) is not int or capacity < 1 or not isinstance(labels, list):
+        if not (capacity is None or (type(capacity) is int and capacity >= 1)) or not isinstance(labels, list):
             raise ValueError("The label table should have room for one class or more, and a list of labels.")
         table = cls(capacity)
         if labels:

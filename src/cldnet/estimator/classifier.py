@@ -69,8 +69,10 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     backbone : str or nn.Module
         ``"auto"``, a name in `cldnet.nets.BACKBONES`, a `cldnet.nets.FeatureMap` (fitted or not), or a module of your
         own that maps inputs to vectors. A module is copied; ``"exact"`` freezes it, ``"hbo"`` trains it.
-    capacity : int
-        Room for classes. The model's size depends on it, and never on the number of classes seen. `extend` makes more room.
+    capacity : int or "auto"
+        Room for classes. With a number the model's size never changes: memory for so many classes is reserved at once, and
+        `extend` makes more room. With ``"auto"``, ``"exact"`` reserves memory for 32 classes at a time and has no limit;
+        ``"hbo"`` has room for 1,000.
     embed_dim : int
         ``"hbo"``: dimension of the class vectors. Up to that many classes are orthogonal; with a larger ``capacity`` their
         |cosine| is bounded by 0.04, or by 1.6 times the Welch bound where that is more (and by some more beyond 14 classes
@@ -134,7 +136,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         solver: str = "exact",
         backbone: str | nn.Module = "auto",
         *,
-        capacity: int = 1000,
+        capacity: int | str = "auto",
         embed_dim: int = 1000,
         alpha: float | str = "gcv",
         gram: str | int = "full",
@@ -170,7 +172,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Forget everything and learn from ``X`` and ``y`` alone."""
         self._check_no_session("fit")
         parameters, options = self._validated_parameters()
-        samples = Samples.checked(X, y, sample_weight, parameters.input_shape, LabelTable(parameters.capacity))
+        samples = Samples.checked(X, y, sample_weight, parameters.input_shape, LabelTable(parameters.limit))
         lesson = Lesson()  # whatever an open lesson has is forgotten, too
         work = self._learned(samples, parameters, options, None, lesson)
         self._replace_model(work, self._model, lesson)
@@ -386,12 +388,12 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         self._check_no_session("forget")
         model = self._fitted()
-        anything = LabelTable(1 << 62)  # labels are checked against those known
-        samples = Samples.checked(X, y, sample_weight, model.parameters.input_shape, anything)
+        # Labels are checked against those known.
+        samples = Samples.checked(X, y, sample_weight, model.parameters.input_shape, LabelTable())
         self._check_columns(X, samples.x, model)
         traced, lesson = sorted(model.map_labels.intersection(samples.y.tolist())), self._copied_lesson()
         with self._computing():
-            work = self._copied(model, shared=model.exact.second)  # which is replaced, not changed
+            work = self._copied(model, shared=[model.exact.second])  # which is replaced, not changed
             work = work.forget(samples, lesson, allow_duplicates)
         if traced:  # before the model is replaced: who turns the warning into an error keeps the old one
             warnings.warn(
@@ -522,6 +524,26 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         self._replace_model(work, model)
         self.capacity = capacity
+        return self
+
+    def refresh(self) -> Self:
+        """Choose the ridge penalty and the decision rule from all samples so far; only for the exact solver.
+
+        `predict` does so when it has to: after a call with a new class or with more than 32 samples, and when samples have
+        grown by an eighth. Between that, smaller calls update the solution only, which takes a millisecond. Call this to
+        have answers that do not depend on how the samples came. Whatever is saved, copied or pickled is refreshed, too.
+
+        Examples
+        --------
+        >>> from cldnet import CLDNetClassifier
+        >>> clf = CLDNetClassifier(random_state=0).fit([[0.0, 0.1], [5.0, 5.1], [9.0, 0.2]], ["cat", "dog", "owl"])
+        >>> clf.partial_fit([[8.8, 0.3]], ["owl"]).refresh().predict([[9.0, 0.0]])
+        array(['owl'], dtype='<U3')
+        """
+        self._check_no_session("refresh")
+        learner = self._usable_model().exact
+        with self._computing():
+            learner.refresh()
         return self
 
     def statistics(self) -> Statistics:
@@ -747,7 +769,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return now, options
 
     def _labels(self, parameters: ModelParameters) -> LabelTable:
-        return LabelTable(parameters.capacity) if self._model is None else self._model.labels
+        return LabelTable(parameters.limit) if self._model is None else self._model.labels
 
     def _learned(
         self,
@@ -765,6 +787,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 work.learner.to(resolve_device(self.device))
             else:
                 work = self._copied(model, options)
+                work.learner.keep_solution(model.learner)
             work, report = work.learn(
                 samples,
                 lesson,
@@ -790,10 +813,14 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._replace_model(work, model)
         return self
 
-    def _copied(self, model: Model, options: dict[str, Any] | None = None, shared: nn.Module | None = None) -> Model:
-        """Copy a model to change it: other threads that predict meanwhile use the model as it was."""
-        work = model.copy(self._validated_parameters(model)[1] if options is None else options, shared)
-        work.learner.to(resolve_device(self.device))
+    def _copied(
+        self, model: Model, options: dict[str, Any] | None = None, shared: Sequence[nn.Module] = ()
+    ) -> Model:
+        """Copy what may change of a model: other threads that predict meanwhile use the model as it was."""
+        device = resolve_device(self.device)
+        fixed = model.fixed_parts if device == model.device else []
+        work = model.copy(self._validated_parameters(model)[1] if options is None else options, [*shared, *fixed])
+        work.learner.to(device)
         return work
 
     def _replace_model(self, work: Model, model: Model | None, lesson: Lesson | None = None) -> None:

@@ -26,7 +26,8 @@ from cldnet.estimator.footprint import Footprint, footprint
 from cldnet.estimator.lessons import Lesson, Lessons, Receipts, read_lessons, sample_digests, write_lessons
 from cldnet.estimator.statistics import Statistics, merged_inputs
 from cldnet.math.basis import largest_cosine, reachable_gamma
-from cldnet.math.calibration import Calibration, calibrate, known_probability
+from cldnet.math.calibration import Calibration, known_probability
+from cldnet.math.symmetric import in_block_rows
 from cldnet.methods import build_learner
 from cldnet.methods.fit import Progress, TaskReport, fit_task
 from cldnet.methods.learner import Learner, Setting, TaskData, portions, predict_logits
@@ -36,7 +37,7 @@ from cldnet.methods.parts.unlearning import not_learned
 from cldnet.nets import Described, FeatureMap, build_described, is_described
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
 from cldnet.storage.checkpoint import SessionCheckpoint
-from cldnet.storage.validation import check_shapes, check_state, empty_backbone, empty_learner, read_labels
+from cldnet.storage.validation import check_shapes, check_state, check_values, empty_backbone, empty_learner, read_labels
 from cldnet.version import __version__
 
 if TYPE_CHECKING:
@@ -48,11 +49,15 @@ SOLVERS: Mapping[str, str] = {"exact": "exact", "hbo": "cldnet"}
 _MAX_RATE = 3e38  # what float32 can hold
 _MAX_INTEGER = 2**63 - 1  # what torch takes for a size, and a file for a number
 _MAX_SAVED_THREADS = 1 << 12
+#: Classes that there is room for if ``capacity`` is "auto": a multiple of the first for sums, the second for class vectors.
+_ROOM, _VECTORS = 32, 1000
 #: Samples of a task that a net is tested on after it has learned them.
 _TESTED = 64
 _DIVERGED = "Training diverged: NaN or infinity. Lower lr, raise alpha if it is tiny, or look for enormous values in X."
 _OVERFLOW = "The sums would overflow: look for enormous weights, values or noise. The model is unchanged."
 _NO_SCORES = "Some scores are NaN or infinite: look for enormous values in X, or load the last good copy of the model."
+#: How the names of tensors begin that follow from the sums, and are in a file to save time.
+_SOLUTION = "solution."
 _log = logging.getLogger("cldnet")
 
 
@@ -62,7 +67,7 @@ class ModelParameters:
 
     solver: str
     backbone: str | nn.Module
-    capacity: int
+    capacity: int | str
     embed_dim: int
     input_shape: tuple[int, ...] | None
     dtype: str
@@ -74,7 +79,10 @@ class ModelParameters:
             raise ValueError(f"solver={self.solver!r} is not known; use one of {sorted(SOLVERS)}.")
         if not isinstance(self.backbone, str | nn.Module):
             raise ValueError(f"backbone={self.backbone!r} should be a name or a torch.nn.Module.")
-        check_integer("capacity", self.capacity)
+        if not isinstance(self.capacity, str):
+            check_integer("capacity", self.capacity)
+        elif self.capacity != "auto":
+            raise ValueError(f"capacity={shown(self.capacity)} should be 'auto' or a number of classes.")
         check_integer("embed_dim", self.embed_dim)
         if self.input_shape is not None:
             sides = self.input_shape
@@ -101,23 +109,34 @@ class ModelParameters:
         for name in self.__dataclass_fields__:
             then, value = getattr(self, name), getattr(now, name)
             if value is not then and value != then:
-                larger = name == "capacity" and value > then
+                larger = name == "capacity" and not isinstance(value, str) and (then == "auto" or value > then)
                 keep = f" and call clf.extend({value}), which keeps what was learned" if larger else ""
                 raise ValueError(
                     f"{name} was {then!r} when the model was made and is {value!r} now. "
                     f"Set it back{keep}, or call fit to begin again."
                 )
 
-    def setting(self, input_shape: tuple[int, ...], seed: int) -> Setting:
+    def room(self, classes: int = 0) -> int:
+        """Number of classes to reserve memory for, if the model knows or is about to learn so many."""
+        if not isinstance(self.capacity, str):
+            return int(self.capacity)
+        return _VECTORS if self.solver == "hbo" else max(1, -(-classes // _ROOM)) * _ROOM
+
+    @property
+    def limit(self) -> int | None:
+        """The largest number of classes, if there is one."""
+        return None if self.capacity == "auto" and self.solver == "exact" else self.room()
+
+    def setting(self, input_shape: tuple[int, ...], seed: int, classes: int = 0) -> Setting:
         """What the learner is made for. The exact solver sums and scores in float64, whatever ``dtype`` is."""
         dtype = torch.float64 if self.solver == "exact" else resolve_dtype(self.dtype)
-        return Setting(input_shape, self.capacity, seed, dtype)
+        return Setting(input_shape, self.room(classes), seed, dtype)
 
     def options(self, training: TrainingParameters) -> dict[str, Any]:
         """The configuration of the solver's method."""
         if self.solver == "exact":
             return {"alpha": training.alpha, "gram": self.gram, "products": self.dtype}
-        gamma = reachable_gamma(self.capacity, self.embed_dim)
+        gamma = reachable_gamma(self.room(), self.embed_dim)
         options: dict[str, Any] = {"embed_dim": self.embed_dim, "gamma": gamma, "lr": training.lr}
         if not isinstance(training.alpha, str):
             options["alpha"] = ConstantAlpha(training.alpha)
@@ -202,7 +221,7 @@ def _check_memory(capacity: int, width: int) -> None:
 
 
 class Size(NamedTuple):
-    """Bytes by kind from a task on, and whether they changed because the user asked for it (as by ``extend``)."""
+    """Bytes by kind from a task on, and whether they changed to make room for classes: by ``extend``, or "auto"."""
 
     tasks: int
     bytes: dict[str, int]
@@ -217,11 +236,11 @@ class Sizes:
 
     @property
     def constant(self) -> bool:
-        """Whether the size has only changed when the user asked for it."""
+        """Whether the size has only changed to make room for classes."""
         return all(size.asked for size in self.changes[1:])
 
     def record(self, tasks: int, kept: dict[str, int], asked: bool = False) -> Sizes:
-        """Add the bytes by kind after a number of tasks; of several requests in a row only the last counts."""
+        """Add the bytes by kind after a number of tasks; of several changes that were asked for in a row the last counts."""
         if not self.changes:
             return Sizes((Size(tasks, kept, asked),))
         *before, last = self.changes
@@ -270,20 +289,33 @@ class Model:
         self.__dict__.update({renamed.get(name, name): value for name, value in state.items()})
 
     @classmethod
-    def build(cls, parameters: ModelParameters, options: Mapping[str, Any], *, seed: int, inputs: Inputs) -> Model:
-        """Make a model that has learned nothing yet, over a copy of the user's module if there is one."""
-        backbone, shape = parameters.backbone, inputs.shape
+    def build(
+        cls,
+        parameters: ModelParameters,
+        options: Mapping[str, Any],
+        *,
+        seed: int,
+        inputs: Inputs,
+        features: FeatureMap | None = None,
+        classes: int = 0,
+    ) -> Model:
+        """Make a model that has learned nothing yet, over a copy of the user's module if there is one.
+
+        ``features`` is the map that was chosen for a backbone that is only named; ``classes`` is how many need room.
+        """
+        backbone, shape = parameters.backbone if features is None else features, inputs.shape
         if isinstance(backbone, nn.Module):
             backbone = copy.deepcopy(backbone)
         if isinstance(backbone, Described) and is_described(backbone) and backbone.input_shape != shape:
             raise ValueError(f"The backbone takes inputs of shape {backbone.input_shape}, and X has {shape}.")
-        features = getattr(backbone, "out_features", 1000)  # as many as maps that are made by name have
-        _check_memory(parameters.capacity, parameters.embed_dim if parameters.solver == "hbo" else int(features))
+        width = getattr(backbone, "out_features", 1000)  # as many as maps that are made by name have
+        _check_memory(parameters.room(classes), parameters.embed_dim if parameters.solver == "hbo" else int(width))
+        setting = parameters.setting(shape, seed, classes)
         try:
-            learner = build_learner(SOLVERS[parameters.solver], parameters.setting(shape, seed), options, backbone)
+            learner = build_learner(SOLVERS[parameters.solver], setting, options, backbone)
         except RuntimeError as error:  # from the user's module, or a lack of memory
             if "allocate" in str(error):
-                raise ValueError(f"Not enough memory for capacity={parameters.capacity}: use a smaller one.") from error
+                raise ValueError(f"Not enough memory for {setting.capacity} classes: use a smaller capacity.") from error
             raise ValueError(f"The backbone does not take inputs of shape {shape}: {error}") from error
         strange = [name for name, value in learner.state_dict().items() if not isinstance(value, Tensor)]
         if strange:
@@ -292,11 +324,11 @@ class Model:
                 "use a module without get_extra_state."
             )
         receipts = Receipts.new() if parameters.receipts else None
-        return cls(learner, LabelTable(parameters.capacity), parameters, seed, inputs, receipts=receipts)
+        return cls(learner, LabelTable(parameters.limit), parameters, seed, inputs, receipts=receipts)
 
-    def copy(self, options: Mapping[str, Any], shared: nn.Module | None = None) -> Model:
-        """Copy the learner, but for a part to share, and the labels, with the method's options of now."""
-        learner = copy.deepcopy(self.learner, {} if shared is None else {id(shared): shared})
+    def copy(self, options: Mapping[str, Any], shared: Iterable[nn.Module] = ()) -> Model:
+        """Copy the learner, but for parts to share, and the labels, with the method's options of now."""
+        learner = copy.deepcopy(self.learner, {id(part): part for part in shared})
         learner.configure(options)
         return replace(self, learner=learner, labels=copy.deepcopy(self.labels))
 
@@ -315,6 +347,7 @@ class Model:
         """Learn samples as one task, and add them to a lesson."""
         first = not len(self.labels)
         task, progress, session = self._task(samples, self.labels.learn(samples.y)), None, self.session
+        grows = self._make_room()
         budget: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
         if checkpoint is not None:
             session = self._session_digest(task, budget, first)
@@ -337,7 +370,16 @@ class Model:
             lesson.add(samples, digests)
             lessons = lesson.learned(lessons)
             receipts = None if receipts is None else receipts.learned(samples, digests)
-        return replace(self, session=session, lessons=lessons, receipts=receipts).with_size(), report
+        return replace(self, session=session, lessons=lessons, receipts=receipts).with_size(asked=grows), report
+
+    def _make_room(self) -> bool:
+        """Reserve memory for the classes of the labels if they have outgrown it; whether they had."""
+        grows = len(self.labels) > self.learner.setting.capacity  # else the labels have a limit, and keep it
+        if grows:
+            room = self.parameters.room(len(self.labels))
+            _check_memory(room, self.learner.class_width)
+            self.learner.extend(room)
+        return grows
 
     def _session_digest(self, task: TaskData, budget: Mapping[str, Any], first: bool) -> str:
         """Digest of everything that a session's outcome depends on, to notice if it is resumed with something else.
@@ -346,6 +388,8 @@ class Model:
         """
         data = {"x": task.x, "y": task.y} | ({} if task.weight is None else {"weight": task.weight})
         described, state = {"config": repr(self.learner.config), **budget}, self.learner.state_dict()
+        if "second.packed" in state:
+            state["second.packed"] = in_block_rows(state["second.packed"], self.learner.class_width)
         if first and not self.learner.traits.one_pass:
             described |= {"seed": self.seed, "shapes": {name: [*tensor.shape] for name, tensor in state.items()}}
             return store.digest(described, data)
@@ -353,8 +397,7 @@ class Model:
 
     def check_finite(self, reason: str = _OVERFLOW) -> None:
         """Refuse a model with NaN or infinity in its state."""
-        kept = (tensor for tensor in self.learner.state_dict().values() if tensor.is_floating_point())
-        if not all(map(_finite, kept)):
+        if not all(_finite(tensor) for tensor in self.learner.watched_state() if tensor.is_floating_point()):
             raise ValueError(reason)
 
     def _check_learned(self, x: Tensor, y: Tensor) -> None:
@@ -424,13 +467,15 @@ class Model:
         traced = self.merged_map_labels | ({into} if self.map_labels.intersection(labels) else set())
         rows = self.labels.known_rows(labels).tolist()
         (row,) = self.labels.learn([into])
+        grows = self._make_room()
         self.exact.join(rows, int(row))
         counts = self.labels.counts
         for label in labels:
             self.labels.retire(label)
             self.labels.add_counts({into: counts[label]})
         receipts = None if self.receipts is None else self.receipts.joined(labels, into)
-        return replace(self, merged_map_labels=traced, receipts=receipts)
+        joined = replace(self, merged_map_labels=traced, receipts=receipts)
+        return joined.with_size(asked=True) if grows else joined
 
     def add_noise(self, labels: Iterable[Any], deviation: float, source: torch.Generator) -> Model:
         """Move all samples of each class by one random vector of that standard deviation."""
@@ -444,6 +489,7 @@ class Model:
         """Add sums that were made over the same map, or say why they cannot be added."""
         self.statistics.check_addable(other, allow_duplicates)
         classes = torch.from_numpy(self.labels.learn(other.labels.by_row)).to(self.device)
+        grows = self._make_room()
         self.exact.merge_sums({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, classes)
         self.labels.take_over(other.labels)
         return replace(
@@ -452,14 +498,14 @@ class Model:
             merged_map_labels=self.merged_map_labels | other.fitted_on,
             receipts=None if self.receipts is None else self.receipts.merged(other.receipts),
             lessons=self.lessons.merged(other.lessons),
-        ).with_size()
+        ).with_size(asked=grows)
 
     # The methods below change nothing.
 
     @property
     def statistics(self) -> Statistics:
         """The model's sums; the large ones share its memory, so copy them before you change them."""
-        table = LabelTable(self.parameters.capacity)
+        table = LabelTable(self.parameters.limit)
         table.learn(self.labels.by_row)
         table.take_over(self.labels)
         sums, live = self.exact.sums(), torch.from_numpy(np.sort(self.labels.columns)).to(self.device)
@@ -491,6 +537,12 @@ class Model:
         return digest.hexdigest()[:16]
 
     @property
+    def fixed_parts(self) -> list[nn.Module]:
+        """What no call changes any more, so that copies can share it: a fitted map of the library's own."""
+        features = getattr(self.learner, "features", None)
+        return [features] if features is not None and is_described(features) and features.fitted else []
+
+    @property
     def map_labels(self) -> frozenset[Any]:
         """Labels of the samples that the map was fitted on, here or in a model that was merged."""
         first = int(self.exact.first_classes)
@@ -519,13 +571,10 @@ class Model:
             raise ValueError(_NO_SCORES)
         return scores, known_probability(vectors[:, columns].double().cpu(), calibration).numpy()
 
-    @cached_property
+    @property
     def calibration(self) -> Calibration:
-        """How scores of new samples are distributed, from the sums; a model in use does not change any more."""
-        learner, live = self.exact, torch.from_numpy(self.labels.columns).to(self.device)
-        ridge = learner.ridge._replace(solution=learner.ridge.solution[:, live])
-        made = calibrate(ridge, learner.class_sums[live].T, learner.class_weights[live], float(learner.rows))
-        return made._replace(distances=made.distances.cpu())
+        """How scores of new samples are distributed, from the sums."""
+        return self.exact.calibration(torch.from_numpy(self.labels.columns).to(self.device))
 
     @property
     def temperature(self) -> float:
@@ -586,10 +635,15 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
         "fingerprint": mark,
         "borrowed": sorted(model.merged_map_labels),
         "fitted_map": isinstance(backbone, FeatureMap) and bool(backbone.fitted),
+        "map": None,
     }
     if learner.keeps_sums:
         more, described = write_lessons(model.lessons, model.receipts, model.labels)
         tensors, manifest = tensors | more, manifest | described
+        if isinstance(backbone, str):
+            manifest["map"] = model.exact.features.describe()
+        model.exact.settle()  # so that this model answers as the one that is loaded
+        tensors |= {f"{_SOLUTION}{name}": tensor for name, tensor in model.exact.solution_state().items()}
     store.write(path, tensors, manifest, partial(_check_loadable, learner))
 
 
@@ -610,8 +664,10 @@ class SavedModel:
 
     #: Of the classifier. A backbone that the file describes is on the meta device.
     parameters: dict[str, Any]
+    #: Of the backbone, or of the map that was chosen for a backbone that is only named.
     description: Mapping[str, Any] | None
     tensors: dict[str, Tensor]
+    solution: dict[str, Tensor]
     mark: Fingerprint | None
     inputs: Inputs
     tasks: int | None
@@ -638,11 +694,15 @@ class SavedModel:
         lessons, receipts, state = read_lessons(tensors, manifest, labels)
         if (receipts is not None) != parameters["receipts"]:
             raise ValueError("it has receipts and says that it keeps none, or the other way round")
+        solution = {name.removeprefix(_SOLUTION): state.pop(name) for name in [*state] if name.startswith(_SOLUTION)}
+        check_values(solution)
         backbone = parameters.get("backbone", "auto")
+        named = isinstance(backbone, str) and module is None and manifest["map"] is not None
         description = backbone if isinstance(backbone, Mapping) and module is None else None
         _check_module(module, mark)
         own = str(backbone) if description is None else empty_backbone(description, state)
         parameters["backbone"] = own if module is None else module
+        description = manifest["map"] if named else description
         known = {
             "labels": labels,
             "merged_map_labels": read_labels(manifest["borrowed"], labels),
@@ -651,24 +711,33 @@ class SavedModel:
             "lessons": lessons,
             "receipts": receipts,
         }
-        return cls(parameters, description, state, mark, inputs, stream["tasks"], manifest["fitted_map"], known)
+        fitted = manifest["fitted_map"]
+        return cls(parameters, description, state, solution, mark, inputs, stream["tasks"], fitted, known)
 
     def build(self, parameters: ModelParameters, options: Mapping[str, Any]) -> Model:
         """Build the model, after its shapes were compared with a learner that takes no memory."""
-        seed = self.parameters["random_state"]
-        setting = parameters.setting(self.inputs.shape, seed)
-        empty = empty_learner(SOLVERS[parameters.solver], parameters.backbone, setting, options)
+        seed, classes, features = self.parameters["random_state"], len(self.fields["labels"]), None
+        setting = parameters.setting(self.inputs.shape, seed, classes)
+        named = isinstance(parameters.backbone, str) and self.description is not None
+        backbone = empty_backbone(self.description, self.tensors) if named else parameters.backbone
+        empty = empty_learner(SOLVERS[parameters.solver], backbone, setting, options)
         check_shapes(self.tensors, empty)
         check_state(self.tensors, empty, self.fields["labels"])
-        if self.description is not None:
+        if named:
+            features = cast("FeatureMap", build_described(self.description))
+        elif self.description is not None:
             parameters = replace(parameters, backbone=build_described(self.description))
-        model = Model.build(parameters, options, seed=seed, inputs=self.inputs)
+        model = Model.build(
+            parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes
+        )
         learner = model.learner
         check_shapes(self.tensors, learner)
         _check_tied(self.tensors, learner.state_dict())
         learner.load_state(self.tensors)
         learner.eval()
         self.check_learned(learner)
+        if self.solution:
+            model.exact.load_solution(self.solution)
         backbone = parameters.backbone
         if self.description is not None and isinstance(backbone, FeatureMap) and self.fitted_map:
             backbone.load_state_dict(model.exact.features.state_dict())

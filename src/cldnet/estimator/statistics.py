@@ -13,7 +13,7 @@ from torch import Tensor
 import cldnet.storage as store
 from cldnet.data.labels import Inputs, LabelTable
 from cldnet.estimator.lessons import Lessons, Receipts, read_lessons, write_lessons
-from cldnet.methods.mapped import SecondMoments, moments_for, moments_from
+from cldnet.methods.mapped import SecondMoments, moments_for, moments_from, upgraded
 from cldnet.storage.validation import check_tensors, check_values, describe_error, read_labels
 from cldnet.version import __version__
 
@@ -70,6 +70,9 @@ class Statistics:
     fitted_on: frozenset[Any] = frozenset()
     lessons: Lessons = Lessons()
     receipts: Receipts | None = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({**state, "tensors": upgraded(state["tensors"])})
 
     @property
     def classes(self) -> Any:
@@ -193,6 +196,7 @@ class Statistics:
             raise ValueError(f"{map_id!r:.80} is not the id of a feature map")
         inputs, fitted_on = Inputs.from_json(manifest["inputs"]), read_labels(manifest["fitted_on"], labels)
         lessons, receipts, sums = read_lessons(tensors, manifest, labels)
+        sums = upgraded(sums)
         stats = cls(map_id, gram, inputs, labels, sums, fitted_on, lessons, receipts)
         count, width = len(labels), stats.width
         if width > max(tensor.numel() for tensor in sums.values()):
@@ -234,5 +238,6 @@ def merged_inputs(first: Inputs, second: Inputs) -> Inputs:
 
 def _room_for_both(first: LabelTable, second: LabelTable) -> LabelTable:
     table = copy.deepcopy(first)
-    table.capacity = max(first.capacity, second.capacity)
+    unlimited = first.capacity is None or second.capacity is None
+    table.capacity = None if unlimited else max(first.capacity, second.capacity)
     return table

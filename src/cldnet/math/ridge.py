@@ -300,7 +300,7 @@ class _Krylov:
         solution = torch.zeros_like(moments)
         for direction, share in zip(self.directions, scaled.unbind(1), strict=True):
             solution += direction * share
-        residual = _residual(moments, weights, alpha, solution)
+        residual = squared_error(moments, weights, alpha, solution)
         return RidgeSolution(alpha, solution, residual, self._freedom(alpha, coefficients))
 
     def _coefficients(self, alpha: float) -> Tensor:
@@ -368,10 +368,10 @@ def _by_factor(sums: _Sums, alpha: float, factor: Tensor | None = None) -> Ridge
     factor = _fine_factor(sums, alpha) if factor is None else factor
     solution = solve_mixed(gram, moments, alpha, factor)
     freedom = max(n_samples - len(gram) + alpha * sums.trace(factor), 0.0)
-    return RidgeSolution(alpha, solution, _residual(moments, weights, alpha, solution), freedom)
+    return RidgeSolution(alpha, solution, squared_error(moments, weights, alpha, solution), freedom)
 
 
-def _residual(moments: Tensor, weights: Tensor, alpha: float, solution: Tensor) -> float:
+def squared_error(moments: Tensor, weights: Tensor, alpha: float, solution: Tensor) -> float:
     """``‖Y − HB‖² = Σ n_c − tr Bᵀ(S + αB)``."""
     return max(float(weights.sum()) - float((solution * (moments + alpha * solution)).sum()), 0.0)
 
@@ -549,3 +549,38 @@ def diagonal_ridge(
         return solved(max(alpha, least_alpha(diagonal.sum(), width)))
     grid = candidates(diagonal.mean(), least=START if n_samples <= width else 0.0)
     return search(grid, solved, moments, class_weights, n_samples)
+
+
+class LeftOut(NamedTuple):
+    """Scores of samples that were each left out of the fit, and the penalty that was best for them."""
+
+    alpha: float
+    scores: Tensor  # (n, c)
+    error: Tensor  # squared error of each sample, (n,)
+
+
+def left_out_scores(features: Tensor, targets: Tensor) -> LeftOut:
+    """Leave each sample out in turn, in closed form, with the α of the grid that has the least squared error (PRESS).
+
+    ``features`` are ``(n, m)`` and ``targets`` one-hot, ``(n, c)``. A sample of weight ``w`` is a row and a target, both times
+    ``√w``. With the hat matrix ``A = H(HᵀH + αI)⁻¹Hᵀ`` the score of a sample left out is ``(AY − diag(A) Y) / (1 − diag(A))``.
+    One eigendecomposition, of ``HHᵀ`` or of ``HᵀH``, serves all α.
+    """
+    h, y = features.double(), targets.double()
+    if len(h) <= h.shape[1]:
+        values, left = torch.linalg.eigh(h @ h.mT)
+        values = values.clamp_min(0)
+    else:
+        values, vectors = torch.linalg.eigh(h.mT @ h)
+        values = values.clamp_min(0)
+        left = h @ vectors * values.clamp_min(values[-1] * 1e-14).rsqrt()  # the left singular vectors of H
+    along, best = left.mT @ y, None
+    for alpha in candidates(values.sum() / h.shape[1]).tolist():
+        share = values / (values + alpha)
+        own = (left.square() @ share)[:, None]
+        scores = (left @ (share[:, None] * along) - own * y) / (1 - own).clamp_min(1e-9)
+        error = (scores - y).square().sum(1)
+        if best is None or float(error.sum()) < float(best.error.sum()):
+            best = LeftOut(alpha, scores, error)
+    assert best is not None
+    return best

@@ -11,6 +11,11 @@ is not simply the nearest class vector, which difficult and rare classes never a
 vectors of each class lie, and a linear discriminant decides between them (`cldnet.math.discriminant`).
 
 Over integer features the sums are exact to the last bit; see `cldnet.methods.mapped`.
+
+**Samples one by one.** Choosing α and the discriminant takes some ``m³`` steps. Calls of up to `FEW` samples of known classes
+keep both, and follow the solution by recursive least squares in ``m²`` steps (`cldnet.math.recursion`). When the samples have
+grown by a share of `GROWTH`, after any larger call and after every other change, all is *refreshed* from the sums: from then on
+nothing depends on how the samples came.
 """
 
 from __future__ import annotations
@@ -22,10 +27,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from cldnet.math.calibration import Calibration, calibrate
 from cldnet.math.discriminant import Discriminant, LowRankDiscriminant, linear_discriminant
 from cldnet.math.leave_one_out import RidgeSolution, leave_one_out
-from cldnet.methods.learner import Setting, TaskData
+from cldnet.math.recursion import follow, inverse_of
+from cldnet.math.ridge import EIGEN_FEATURES, squared_error
+from cldnet.methods.learner import Learner, Setting, TaskData
 from cldnet.methods.mapped import (
     BLOCK,
     ROUNDING,
@@ -61,6 +70,8 @@ class ExactConfig:
 
 #: Samples per feature from which on predictions tell whether a sample was learned.
 _ENOUGH = 4
+#: A call of at most so many samples of known classes keeps α and the discriminant, until the samples have grown by that share.
+FEW, GROWTH = 32, 1 / 8
 _log = logging.getLogger("cldnet")
 
 
@@ -70,6 +81,13 @@ class Solved(NamedTuple):
     ridge: RidgeSolution
     live: Tensor
     discriminant: Discriminant | LowRankDiscriminant
+    rows: float  # the samples' total weight when α and the discriminant were chosen
+    used: float  # degrees of freedom that the solution took then
+    #: ``(G + αI)⁻¹`` if the solution is followed from sample to sample.
+    inverse: Tensor | None = None
+    #: Whether samples have come since: if so, there are none in the solution.
+    stale: bool = False
+    calibration: Calibration | None = None
 
 
 class Exact(MappedLearner):
@@ -106,8 +124,84 @@ class Exact(MappedLearner):
             self.first_classes.fill_(self.seen)
 
     def add(self, h: Tensor, y: Tensor, weight: Tensor | None) -> None:
+        solved = self._solved
         super().add(h.to(getattr(torch, self.config.products)) if weight is None else h, y, weight)
         self.rows += len(y) if weight is None else weight.sum()
+        if solved is not None and self._may_follow(solved, y):
+            self._solved = self._followed(solved, h.double(), y, weight)
+
+    def _may_follow(self, solved: Solved, y: Tensor) -> bool:
+        """Whether samples that were just added are few, of known classes, and leave α and the discriminant as they are."""
+        few = len(y) <= FEW and float(self.rows) <= (1 + GROWTH) * solved.rows
+        known = solved.ridge.solution.shape[1] == self.seen and bool(torch.isin(y, solved.live).all())
+        return few and known and isinstance(self.second, FullMoments)
+
+    def _followed(self, solved: Solved, h: Tensor, y: Tensor, weight: Tensor | None) -> Solved:
+        """The solution with more samples, or without them until it is needed if the inverse is not there."""
+        if solved.inverse is None:
+            return solved._replace(stale=True)
+        targets = F.one_hot(y, self.seen).double()
+        if weight is not None:
+            h, targets = (part * weight.sqrt()[:, None] for part in (h, targets))
+        solution = follow(solved.inverse, solved.ridge.solution, h, targets)
+        return solved._replace(inverse=None, stale=True) if solution is None else self._with_solution(solved, solution)
+
+    def _with_solution(self, solved: Solved, solution: Tensor, inverse: Tensor | None = None) -> Solved:
+        """A solution for more samples and the same α, as if it took as many degrees of freedom as the last one."""
+        moments, weights, ridge = self.class_sums[: self.seen].T, self.class_weights[: self.seen], solved.ridge
+        error, freedom = squared_error(moments, weights, ridge.alpha, solution), max(float(self.rows) - solved.used, 0.0)
+        ridge = ridge._replace(solution=solution, residual=error, freedom=freedom)
+        return solved._replace(ridge=ridge, inverse=solved.inverse if inverse is None else inverse, stale=False)
+
+    def keep_solution(self, before: Learner) -> None:
+        """Follow the solution of a learner that this one is a copy of, which loses what is changed in place."""
+        if isinstance(before, Exact) and before._solved is not None and before.config == self.config:
+            self._solved = before._solved
+            before._solved = before._solved._replace(inverse=None)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether a solution is there, and follows from the sums as they are and from nothing else."""
+        return self._solved is not None and not self._solved.stale and float(self.rows) == self._solved.rows
+
+    def refresh(self) -> None:
+        """Choose α and the discriminant from the sums as they are, unless that has been done."""
+        self.settle()
+        self.solve()
+
+    def settle(self) -> None:
+        """Drop a solution that was followed from sample to sample: the next prediction refreshes it."""
+        if not self.is_fresh:
+            self._solved = None
+
+    def solution_state(self) -> dict[str, Tensor]:
+        """What was solved, if it is fresh: not part of the state, but a file may have it to save the time."""
+        if self._solved is None or not self.is_fresh:
+            return {}
+        ridge, rule = self._solved.ridge, self._solved.discriminant
+        numbers = [ridge.alpha, ridge.residual, ridge.freedom, float(ridge.known), self._solved.rows, self._solved.used]
+        parts = {f"rule.{name}": part for name, part in rule._asdict().items()}
+        return {"weights": ridge.solution, "numbers": torch.tensor(numbers, dtype=torch.float64), **parts}
+
+    def load_solution(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load what `solution_state` returned, as untrusted input, after the state."""
+        live = (self.class_weights[: self.seen] > 0).nonzero()[:, 0]
+        low_rank, c, m = "rule.axes" in tensors, len(live), self.class_width
+        shapes = {"weights": (m, self.seen), "numbers": (6,), "rule.offset": (c,)}
+        wide = {"rule.axes": (c, m), "rule.along": (m, c), "rule.across": (c,), "rule.center": (c,)}
+        shapes |= wide if low_rank else {"rule.weights": (c, c)}
+        if {name: (tuple(part.shape), part.dtype) for name, part in tensors.items()} != {
+            name: (shape, torch.float64) for name, shape in shapes.items()
+        }:
+            raise ValueError("its solution has other parts or shapes than its sums")
+        alpha, error, freedom, known, rows, used = tensors["numbers"].tolist()
+        if not (alpha > 0 and error >= 0 and known in (0, 1) and rows == float(self.rows)):
+            raise ValueError("its solution is not that of its sums")
+        kind = LowRankDiscriminant if low_rank else Discriminant
+        tensors = {name: part.to(self.rows.device) for name, part in tensors.items()}
+        rule = kind(*(tensors[f"rule.{name}"] for name in kind._fields))
+        ridge = RidgeSolution(alpha, tensors["weights"], error, freedom, bool(known))
+        self._solved = Solved(ridge, live, rule, rows, used)
 
     @torch.no_grad()
     def forget(self, task: TaskData, names: Sequence[Any] | None = None, n_samples: int = 0) -> None:
@@ -192,15 +286,47 @@ class Exact(MappedLearner):
         """Solve for the weights and the discriminant when first needed; the result is cached."""
         solved = self._solved
         if solved is None:
-            alpha = None if self.config.alpha == "gcv" else float(self.config.alpha)
-            moments, weights, rows = self.class_sums[: self.seen].T, self.class_weights[: self.seen], float(self.rows)
-            _warn_of_extremes(alpha, self.second.energy)
-            ridge = self.second.solve(moments, weights, rows, alpha)
-            live = (weights > 0).nonzero()[:, 0]  # not forgotten
-            live_ridge = ridge._replace(solution=ridge.solution[:, live])
-            rule = linear_discriminant(leave_one_out(live_ridge, moments[:, live], weights[live], rows))
-            solved = self._solved = Solved(ridge, live, type(rule)(*(part.to(weights.device) for part in rule)))
+            solved = self._solved = self._refreshed()
+        elif solved.stale:
+            solved = self._solved = self._solved_again(solved)
         return solved
+
+    def _refreshed(self) -> Solved:
+        """Choose α and the discriminant, and solve."""
+        alpha = None if self.config.alpha == "gcv" else float(self.config.alpha)
+        moments, weights, rows = self.class_sums[: self.seen].T, self.class_weights[: self.seen], float(self.rows)
+        _warn_of_extremes(alpha, self.second.energy)
+        ridge = self.second.solve(moments, weights, rows, alpha)
+        ridge = ridge._replace(solution=ridge.solution.contiguous())  # as in a file: rounding depends on the layout
+        live = (weights > 0).nonzero()[:, 0]  # not forgotten
+        live_ridge = ridge._replace(solution=ridge.solution[:, live])
+        rule = linear_discriminant(leave_one_out(live_ridge, moments[:, live], weights[live], rows))
+        return Solved(ridge, live, type(rule)(*(part.to(weights.device).contiguous() for part in rule)), rows, rows - ridge.freedom)
+
+    def _solved_again(self, solved: Solved) -> Solved:
+        """Solve for the same α and discriminant; keep the inverse unless it is large, so that more samples can follow."""
+        moments, alpha, inverse = self.class_sums[: self.seen].T, solved.ridge.alpha, None
+        assert isinstance(self.second, FullMoments)
+        if self.class_width <= EIGEN_FEATURES:
+            inverse = inverse_of(self.second.dense(), alpha)
+            solution = inverse @ moments
+        else:
+            weights = self.class_weights[: self.seen]
+            solution = self.second.solve(moments, weights, float(self.rows), alpha).solution
+        return self._with_solution(solved, solution, inverse)
+
+    def calibration(self, classes: Tensor) -> Calibration:
+        """How scores of new samples are distributed, from the sums; it is kept for as long as the discriminant.
+
+        ``classes`` are all that have samples, in the order in which they are drawn from.
+        """
+        solved = self.solve()
+        if solved.calibration is None:
+            ridge = solved.ridge._replace(solution=solved.ridge.solution[:, classes])
+            made = calibrate(ridge, self.class_sums[classes].T, self.class_weights[classes], float(self.rows))
+            solved = self._solved = solved._replace(calibration=made._replace(distances=made.distances.cpu()))
+        assert solved.calibration is not None
+        return solved.calibration
 
     def score_represented(self, h: Tensor) -> Tensor:
         return self.decide(self._predicted(h))
@@ -215,7 +341,7 @@ class Exact(MappedLearner):
 
     def decide(self, vectors: Tensor) -> Tensor:
         """Scores of predicted vectors. A class without samples scores below all others."""
-        _, live, rule = self.solve()
+        _, live, rule, *_ = self.solve()
         known = rule.scores(vectors[:, live])
         lowest = known.amin(1, keepdim=True) - 1 if len(live) else known.new_zeros(len(known), 1)
         return lowest.expand(-1, self.seen).index_copy(1, live, known)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -180,6 +180,13 @@ class Learner(nn.Module, ABC):
             f"{type(self).__name__} cannot raise its capacity of {self.setting.capacity} classes: make a new model with "
             f"capacity={capacity}."
         )
+
+    def watched_state(self) -> Iterable[Tensor]:
+        """Tensors that are finite only if all of the state is."""
+        return self.state_dict().values()
+
+    def keep_solution(self, before: Learner) -> None:
+        """Take over what was solved by the learner that this one is a copy of, before samples are added."""
 
     def rehearse(self, task: TaskData) -> TaskData:
         """Return the samples to train on when ``task`` arrives: the task itself, unless a method keeps old samples."""

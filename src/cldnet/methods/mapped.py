@@ -7,6 +7,7 @@ products of two 7-bit integers fit float32, and float64 adds integers without er
 
 from __future__ import annotations
 
+import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
 from cldnet.nets import FeatureMap, RandomReLU, out_features
 from cldnet.nets.features import NoScaling, RandomProjection
 
+#: Samples that are added without threads, whose start would take longer.
+_FEW = 8
 #: Samples whose products are added up in the features' own type before float64 takes over.
 BLOCK = 1024
 #: Relative error of sums of weights that are not integers, from the order in which they were added.
@@ -44,6 +47,12 @@ class SecondMoments(nn.Module, ABC):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Clone the buffers, which are all that changes: torch's own way takes longer than a sample."""
+        twin: Self = memo.setdefault(id(self), copy.copy(self))
+        twin._buffers = {name: buffer.clone() for name, buffer in self._buffers.items() if buffer is not None}
+        return twin
 
     @abstractmethod
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
@@ -92,10 +101,17 @@ class FullMoments(SecondMoments):
         super().__init__(width)
         self.packed: Tensor = nn.Buffer(torch.zeros(symmetric.packed_length(width), dtype=torch.float64))
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.packed = symmetric.repacked(self.packed, self.width)  # in pickles of earlier versions
+
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
         """Add the upper triangle of the products, tile by tile, in several threads."""
         right = h if weight is None else h.double()
         left = h if weight is None else right * weight.double()[:, None]
+        if len(h) <= _FEW:
+            symmetric.add_few_(self.packed, left.double(), right.double())
+            return
         tiles = symmetric.tiles(self.packed, self.width)
 
         def work(piece: range) -> None:
@@ -227,14 +243,16 @@ def moments_from(gram: str | int, width: int, tensors: Mapping[str, Tensor], pre
 
 
 def upgraded(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert a state of before ``G`` was packed to today's form; others stay as they are.
+    """Convert the ``G`` of an earlier version to today's form; others stay as they are.
 
-    Such a state does not say which classes the map was fitted on, so it may have been all of them.
+    A state of before ``G`` was packed does not say which classes the map was fitted on, so it may have been all of them.
     """
-    if "gram" not in state:
-        return dict(state)
     others = {name: tensor for name, tensor in state.items() if name != "gram"}
-    return {**others, "second.packed": symmetric.pack(state["gram"]), "first_classes": state["counters"][1].clone()}
+    if "gram" in state:
+        others |= {"second.packed": symmetric.pack(state["gram"]), "first_classes": state["counters"][1].clone()}
+    elif {"second.packed", "class_sums"} <= {*state}:
+        others["second.packed"] = symmetric.repacked(state["second.packed"], state["class_sums"].shape[1])
+    return others
 
 
 class MappedLearner(Learner, ABC):
@@ -299,7 +317,6 @@ class MappedLearner(Learner, ABC):
 
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if it is not fitted yet."""
-        self._solved = None  # there may be new classes
         if not self.features.fitted:
             as_they_are = isinstance(self.scale, NoScaling)  # fitting only reads: avoid a copy of gigabytes
             self.features.fit(task.x if as_they_are else self.scale(task.x), task.weight)
@@ -314,7 +331,6 @@ class MappedLearner(Learner, ABC):
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Tensor:
-        self._solved = None
         for first in range(0, len(batch.x), BLOCK):
             part = slice(first, first + BLOCK)
             h = self.features(self.scale(batch.x[part]))
@@ -323,6 +339,7 @@ class MappedLearner(Learner, ABC):
 
     def add(self, h: Tensor, y: Tensor, weight: Tensor | None) -> None:
         """Add features of a block of samples to the sums: in their own type, or in float64 if there are weights."""
+        self._solved = None
         h = h if weight is None else h.double()
         each = self.class_weights.new_ones(len(y)) if weight is None else weight
         self.second.add(h, weight)
@@ -343,6 +360,10 @@ class MappedLearner(Learner, ABC):
 
     def score(self, x: Tensor) -> Tensor:
         return self.score_represented(self.features.predict_features(x))
+
+    def watched_state(self) -> list[Tensor]:
+        """Sums of features and of their squares: no product of two features is larger than both squares."""
+        return [self.second.diagonal(), self.class_sums, self.class_weights]
 
     def configure(self, options: Mapping[str, Any]) -> None:
         super().configure(options)

@@ -42,8 +42,13 @@ def _from_3(manifest: Manifest) -> Manifest:
     return manifest
 
 
+def _from_4(manifest: Manifest) -> Manifest:
+    """Version 4 did not describe the map of a backbone that was made by name, and stored no sums as integers."""
+    return {"map": None, "integers": [], **manifest}
+
+
 #: The step from each version to the next.
-MIGRATIONS: Mapping[int, Callable[[Manifest], Manifest]] = {1: _from_1, 2: _from_2, 3: _from_3}
+MIGRATIONS: Mapping[int, Callable[[Manifest], Manifest]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
 #: The version that is written now.
 NEWEST = max(MIGRATIONS) + 1
 
