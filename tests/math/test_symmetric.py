@@ -58,8 +58,19 @@ def test_few_samples_are_added_as_many_are(rows, m, block, seed):
     h = whole_numbers(rows, m, seed)
     with blocks_of(block):
         packed = packed_products(h)
-        symmetric.add_few_(packed, 3 * torch.from_numpy(h).double(), torch.from_numpy(h).double())
-        assert torch.equal(packed, 4 * packed_products(h))
+        before = packed.clone()
+        total = symmetric.plus_few(packed, 3 * torch.from_numpy(h).double(), torch.from_numpy(h).double())
+        assert torch.equal(total, 4 * packed_products(h))
+        assert torch.equal(packed, before)
+
+
+@relaxed
+@given(st.integers(0, 3), sizes, blocks, seeds)
+def test_rows_times_a_packed_matrix_are_those_times_the_whole(rows, m, block, seed):
+    h, left = whole_numbers(5, m, seed), whole_numbers(rows, m, seed + 1)
+    with blocks_of(block):
+        products = symmetric.times(packed_products(h), torch.from_numpy(left).double())
+        assert np.array_equal(products, left @ (h.T @ h))
 
 
 @relaxed

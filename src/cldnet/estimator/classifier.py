@@ -701,7 +701,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_columns(self, X: Any, x: Tensor, model: Model) -> None:
         try:
-            _check_feature_names(self, X, reset=False)
+            if model.inputs.names is not None or type(X) is not np.ndarray:  # which have no names: the check takes its time
+                _check_feature_names(self, X, reset=False)
         except ValueError as error:  # scikit-learn's message does not say what to do
             raise ValueError(f"{error}Give the model's columns, in their order: X[clf.feature_names_in_].") from error
         model.inputs.check(x)

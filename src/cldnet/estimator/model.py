@@ -550,9 +550,10 @@ class Model:
 
     @property
     def fits_vectors(self) -> bool:
-        """Whether this is the exact solver over vectors, with a map that it fits itself."""
-        given = isinstance(self.parameters.backbone, FeatureMap) and bool(self.parameters.backbone.fitted)
-        return self.learner.keeps_sums and len(self.inputs.shape) == 1 and not given
+        """Whether this is the exact solver over vectors, with a map of the library's own that it fits itself."""
+        backbone = self.parameters.backbone
+        own = isinstance(backbone, str) or (is_described(backbone) and not getattr(backbone, "fitted", True))
+        return self.learner.keeps_sums and len(self.inputs.shape) == 1 and own
 
     @property
     def fixed_parts(self) -> list[nn.Module]:

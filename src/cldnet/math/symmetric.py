@@ -100,11 +100,24 @@ def add_to_tile_(tile: Tile, left: Tensor, right: Tensor, sign: float = 1.0) -> 
 def plus_few(packed: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """``leftᵀ right`` of a few samples, which must be symmetric, plus a packed matrix, which stays as it is."""
     total, m = torch.empty_like(packed), right.shape[1]
-    columns_first = left.mT
     for (rows, columns, entries), (*_, sums) in zip(pieces(packed, m), pieces(total, m), strict=True):
-        products = columns_first[rows.start : rows.stop], right[:, columns.start : columns.stop]
-        torch.addmm(entries, *products, out=sums)
+        one, other = left[:, rows.start : rows.stop], right[:, columns.start : columns.stop]
+        if len(left) == 1:  # reads and writes every number once, which a matrix product does not
+            torch.addr(entries, one[0], other[0], out=sums)
+        else:
+            torch.addmm(entries, one.mT, other, out=sums)
     return total
+
+
+def times(packed: Tensor, left: Tensor) -> Tensor:
+    """Rows ``left`` ``(n, m)`` times a packed matrix."""
+    products = torch.zeros_like(left)
+    for rows, columns, entries in pieces(packed, left.shape[1]):
+        products[:, columns.start : columns.stop].addmm_(left[:, rows.start : rows.stop], entries)
+        right = max(columns.start, rows.stop)  # from here on, entries are stored on one side of the diagonal only
+        mirrored = entries[:, right - columns.start :].mT
+        products[:, rows.start : rows.stop].addmm_(left[:, right : columns.stop], mirrored)
+    return products
 
 
 def pack(dense: Tensor) -> Tensor:

@@ -380,8 +380,8 @@ class MappedLearner(Learner, ABC):
         return self.score_represented(self.features.predict_features(x))
 
     def watched_state(self) -> list[Tensor]:
-        """Sums of features and of their squares: no product of two features is larger than both squares."""
-        return [self.second.diagonal(), self.class_sums, self.class_weights]
+        """The sums: nothing else changes."""
+        return [*self.second.buffers(), self.class_sums, self.class_weights]
 
     def configure(self, options: Mapping[str, Any]) -> None:
         super().configure(options)

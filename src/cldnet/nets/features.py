@@ -283,8 +283,6 @@ class FeatureMap(Described, ABC):
 class RandomProjection(FeatureMap):
     """Base of maps over random projections: scaled, rounded inputs times 8-bit weights, behind an optional frozen net."""
 
-    min_rows = 1
-
     def __init__(
         self,
         input_shape: tuple[int, ...],
@@ -305,6 +303,11 @@ class RandomProjection(FeatureMap):
     def fitted(self) -> Tensor:  # type: ignore[override]
         """Whether `fit` was called."""
         return self.scale.fitted
+
+    @property
+    def min_rows(self) -> int:  # type: ignore[override]
+        """One row of inputs gives a scale of some kind; outputs of a net may be of any size."""
+        return 1 if self.net is None else 2
 
     @property
     def options(self) -> dict[str, Any]:
