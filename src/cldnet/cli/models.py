@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cldnet.estimator.classifier import CLDNetClassifier
+    from cldnet.estimator.summary import ModelSummary
 
 #: Option of the commands that change a model's file.
 Wait = Annotated[
@@ -84,21 +85,25 @@ def inspect_command(
     model: Annotated[Path, typer.Argument(help="A model file, as written by clf.save or `cldnet learn`.")],
 ) -> None:
     """Show a model's classes with counts and dates, its backbone, its size and the room left."""
-    clf = loaded(model)
-    held, footprint = clf.model_, clf.footprint()
-    shape = " × ".join(map(str, held.inputs.shape))
-    by_size = sorted(footprint.bytes.items(), key=lambda kind: -kind[1])
-    say(f"   model  {shown(model)}: {describe_size(clf)}")
-    say(f"  solver  {clf.solver}\nbackbone  {_backbone(clf)}")
-    say(f"  inputs  {shape}{' bytes' if held.inputs.pixels else ''}")
-    say(f"  taught  {counted(held.learner.tasks, 'time', 'times')} (cldnet learn takes a folder 256 photos at a time)")
+    from cldnet.estimator.summary import read_summary
+    from cldnet.storage.header import describe_content_error
+
+    found = read_summary(model) or _summary(loaded(model))
+    with describe_content_error(model, "model"):
+        backbone = _backbone(found.backbone)
+    by_size = sorted(found.bytes.items(), key=lambda kind: -kind[1])
+    say(f"   model  {shown(model)}: {_size(len(found.classes), found.room, found.total)}")
+    say(f"  solver  {found.solver}\nbackbone  {backbone}")
+    say(f"  inputs  {' × '.join(map(str, found.input_shape))}{' bytes' if found.pixels else ''}")
+    say(f"  taught  {counted(found.tasks, 'time', 'times')} (cldnet learn takes a folder 256 photos at a time)")
     kinds = ", ".join(f"{kind} {human_bytes(size)}" for kind, size in by_size)
-    say(f"   bytes  {human_bytes(footprint.total)}: {kinds}")
-    table, dates = new_table(), held.labels.dates
+    say(f"   bytes  {human_bytes(found.total)}: {kinds}")
+    table = new_table()
     for heading in ("class", "samples", "first learned", "last learned"):
         table.add_column(heading, justify="right" if heading == "samples" else "left")
-    for label, count in held.labels.counts.items():
-        table.add_row(escape(shown(label)), "unknown" if count is None else f"{count:,}", *dates.get(label, ("–", "–")))
+    for each in found.classes:
+        samples = "unknown" if each.samples is None else f"{each.samples:,}"
+        table.add_row(escape(shown(each.label)), samples, *map(shown, each.dates or ("–", "–")))
     Console().print(table)
 
 
@@ -188,22 +193,46 @@ def _photos(clf: CLDNetClassifier, folder: Path) -> NDArray[np.uint8]:
 
 def describe_size(clf: CLDNetClassifier) -> str:
     """How many classes a model knows, how many more it has room for, and how large it is."""
-    labels = clf.model_.labels
-    known, left = len(clf.classes_), labels.capacity - len(labels)
-    return f"{counted(known, 'class', 'classes')}, room for {left:,} more, {human_bytes(clf.footprint().total)}"
+    found = _summary(clf)
+    return _size(len(found.classes), found.room, found.total)
 
 
-def _backbone(clf: CLDNetClassifier) -> str:
-    """A backbone's name, or its kind and options."""
+def _size(known: int, room: int | None, total: int) -> str:
+    left = "" if room is None else f"room for {room:,} more, "
+    return f"{counted(known, 'class', 'classes')}, {left}{human_bytes(total)}"
+
+
+def _summary(clf: CLDNetClassifier) -> ModelSummary:
+    """What the header of a model's file would say."""
+    from cldnet.estimator.summary import ClassSummary, ModelSummary
     from cldnet.nets import Described, is_described
 
-    if isinstance(clf.backbone, Described) and is_described(clf.backbone):
-        said = clf.backbone.describe()
-        options = dict(said["options"])
-        if "bodies" in options:
-            options["bodies"] = " + ".join(map(_net, options["bodies"]))
-        return f"{said['kind']} ({', '.join(f'{name}={value}' for name, value in options.items())})"
-    return clf.backbone if isinstance(clf.backbone, str) else type(clf.backbone).__name__
+    model, backbone = clf.model_, clf.backbone
+    if isinstance(backbone, Described) and is_described(backbone):
+        backbone = backbone.describe()
+    labels = model.labels
+    known = tuple(ClassSummary(label, count, labels.dates.get(label)) for label, count in labels.counts.items())
+    room = None if labels.capacity is None else labels.capacity - len(labels)
+    return ModelSummary(
+        clf.solver,
+        backbone if isinstance(backbone, str | Mapping) else None,
+        model.inputs.shape,
+        model.inputs.pixels,
+        model.learner.tasks,
+        room,
+        known,
+        clf.footprint().bytes,
+    )
+
+
+def _backbone(described: Mapping[str, Any] | str | None) -> str:
+    """A backbone's name, or its kind and options."""
+    if not isinstance(described, Mapping):
+        return described or "a module of your own"
+    options = dict(described["options"])
+    if "bodies" in options:
+        options["bodies"] = " + ".join(map(_net, options["bodies"]))
+    return f"{described['kind']} ({', '.join(f'{name}={value}' for name, value in options.items())})"
 
 
 def _net(body: Mapping[str, Any]) -> str:
