@@ -113,18 +113,22 @@ class _OldModules:
 sys.meta_path.insert(0, _OldModules())  # first, or a file of the new package is imported twice
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
-    # Importing scikit-learn next to torch makes Python search torch's many objects for garbage, again and again, and
-    # there is none to be found.
+def import_quickly(name: str) -> ModuleType:
+    """Import a module without a search for garbage in between: importing torch and scikit-learn makes none."""
+    # Python would look through torch's many objects again and again.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return getattr(import_module(_HOMES[name]), name)
+        return import_module(name)
     finally:
         if collecting:
             gc.enable()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
+    return getattr(import_quickly(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cldnet.bench.formatting import counted
-from cldnet.cli.models import Wait, changing, describe_size, given_options, loaded
+from cldnet.cli.models import Wait, changing, describe_size, given_options, loaded, loaded_to_predict
 from cldnet.cli.show import counting, json_text, pace, say, shown
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cldnet.data.images.decode import BadImage, Photos
     from cldnet.data.images.folders import Photo, Tree
     from cldnet.estimator.classifier import CLDNetClassifier
+    from cldnet.estimator.predictor import Predictor
 
 #: Photos that are decoded and learned at once, so that memory does not grow with the folder.
 BATCH = 256
@@ -108,12 +109,12 @@ def predict_command(
     """Predict what photos show, with probabilities. Exits with 1 if a photo cannot be read."""
     from cldnet.data.images.folders import find_photos
 
-    clf, paths = loaded(model), find_photos(images)
+    predictor, paths = loaded_to_predict(model), find_photos(images)
     answers: list[dict[str, Any]] = []
     with counting("looking at", "photos") as tell:
         tell(0, len(paths))
         for first in range(0, len(paths), BATCH):
-            answers += _predictions(clf, paths[first : first + BATCH], top, reject)
+            answers += _predictions(predictor, paths[first : first + BATCH], top, reject)
             tell(len(answers), len(paths))
     if as_json:
         typer.echo(json_text(answers))
@@ -170,7 +171,7 @@ def eval_command(
 
     clf, place = loaded(model), out or model.with_name(f"{model.stem}-eval")
     photos = _labelled(folder, test=True)
-    _side(clf)
+    _side(_shape(clf))
     _check_known_classes(clf, photos)
     check_output(place)
     with output_folder(place):
@@ -224,7 +225,7 @@ def _batches(clf: CLDNetClassifier, labelled: _Labelled, doing: str) -> Iterator
         tell(0, len(photos))
         for first in range(0, len(photos), BATCH):
             part = photos[first : first + BATCH]
-            read = _read(clf, [labelled.tree.folder / photo.name for photo in part])
+            read = _read(_shape(clf), [labelled.tree.folder / photo.name for photo in part])
             bad += read.bad
             if len(read.places):
                 yield read.x, [part[place] for place in read.places]
@@ -242,20 +243,25 @@ def _batches(clf: CLDNetClassifier, labelled: _Labelled, doing: str) -> Iterator
         say(f"{skipped} skipped: hidden, outside the class folders, or without an image's file name.", error=True)
 
 
-def _side(clf: CLDNetClassifier) -> int:
-    """Side of the square photos that a model takes, in pixels."""
+def _shape(clf: CLDNetClassifier) -> tuple[int, ...]:
+    """Shape of the inputs that a model takes, or will take."""
     model = getattr(clf, "model_", None)
     shape: tuple[int, ...] = getattr(clf.backbone, "input_shape", ()) if model is None else model.inputs.shape
+    return shape
+
+
+def _side(shape: tuple[int, ...]) -> int:
+    """Side of the square photos that a model takes, in pixels."""
     if len(shape) != 3 or shape[0] != 3 or shape[1] != shape[2]:
         raise ValueError(f"This model takes inputs of shape {tuple(shape)}, not photos: expected (3, side, side).")
     return int(shape[1])
 
 
-def _read(clf: CLDNetClassifier, paths: Sequence[Path]) -> Photos:
+def _read(shape: tuple[int, ...], paths: Sequence[Path]) -> Photos:
     """Decode photos to the size that a model takes."""
     from cldnet.data.images.decode import cut_from, read_photos
 
-    side = _side(clf)
+    side = _side(shape)
     return read_photos(paths, side, cut_from(side))
 
 
@@ -291,7 +297,7 @@ def _check_settings(path: Path, clf: CLDNetClassifier, new: CLDNetClassifier, gi
         made: Any = clf.backbone
         nets = [{**net, "size": None} for net in made.body.described()] if hasattr(made, "body") else made
         room = {"capacity": clf.capacity, "receipts": clf.receipts, "memory": getattr(made, "out_features", None)}
-        return {**room, "size": _side(clf), "backbone": nets}
+        return {**room, "size": _side(_shape(clf)), "backbone": nets}
 
     now, asked = settings(clf), settings(new)
     for name in sorted(given):
@@ -317,23 +323,20 @@ def _teach(clf: CLDNetClassifier, photos: _Labelled) -> list[str]:
     return labels
 
 
-def _predictions(clf: CLDNetClassifier, paths: Sequence[Path], top: int, reject: bool) -> list[dict[str, Any]]:
+def _predictions(predictor: Predictor, paths: Sequence[Path], top: int, reject: bool) -> list[dict[str, Any]]:
     """One entry per photo: its label and probabilities, or why it cannot be read."""
-    from cldnet.device import threads
-
-    read = _read(clf, paths)
+    read = _read(predictor.model.inputs.shape, paths)
     answers: dict[int, dict[str, Any]] = {}
     if len(read.places):
         known: NDArray[np.float64] | None = None
-        if reject:  # scores and known probabilities from one pass through the net
-            with threads(clf.n_threads):
-                scores, known = clf.model_.scores_and_known(clf.check_inputs(read.x))
-                shares = clf.model_.probabilities(scores)
+        if reject:
+            shares, known = predictor.predict_known(read.x)
         else:
-            shares = clf.predict_proba(read.x)
+            shares = predictor.predict_proba(read.x)
+        labels = predictor.classes.tolist()
         for row, share in enumerate(shares):
             best = share.argsort()[::-1][:top]
-            likely = [{"label": clf.classes_[c].item(), "probability": float(share[c])} for c in best]
+            likely = [{"label": labels[c], "probability": float(share[c])} for c in best]
             said: dict[str, Any] = {"label": likely[0]["label"], "top": likely}
             if known is not None:
                 said |= {"known": float(known[row])} | ({"label": None} if known[row] < _REJECTED else {})
