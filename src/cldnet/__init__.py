@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
@@ -113,13 +115,13 @@ class _OldModules:
 sys.meta_path.insert(0, _OldModules())  # first, or a file of the new package is imported twice
 
 
-def import_quickly(name: str) -> ModuleType:
-    """Import a module without a search for garbage in between: importing torch and scikit-learn makes none."""
-    # Python would look through torch's many objects again and again.
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Import torch or scikit-learn in a block, and look for no garbage: Python would search their many objects, in vain."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return import_module(name)
+        yield
     finally:
         if collecting:
             gc.enable()
@@ -128,7 +130,8 @@ def import_quickly(name: str) -> ModuleType:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
-    return getattr(import_quickly(_HOMES[name]), name)
+    with without_collecting():
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-import cldnet
+from cldnet import without_collecting
 from cldnet.bench.formatting import counted, human_bytes
 from cldnet.cli.show import counting, new_table, say, shown
 
@@ -131,7 +131,7 @@ def merge_command(
     with changing(out, wait):
         check_new(out)  # it may have been written while we waited
         clf = merge([loaded(path) for path in models], allow_duplicates=allow_duplicates)
-        clf.save(out)
+        save_solved(clf, out)
     say(f"merged  {len(models)} models\n model  {shown(out)}: {describe_size(clf)}")
 
 
@@ -208,24 +208,26 @@ def _size(known: int, room: int | None, total: int) -> str:
 
 def _summary(clf: CLDNetClassifier) -> ModelSummary:
     """What the header of a model's file would say."""
+    from cldnet.device import tensor_bytes
     from cldnet.estimator.summary import ClassSummary, ModelSummary
     from cldnet.nets import Described, is_described
 
     model, backbone = clf.model_, clf.backbone
-    if isinstance(backbone, Described) and is_described(backbone):
-        backbone = backbone.describe()
+    shown_as = backbone if isinstance(backbone, str) else None
+    solution = model.exact.solution_state().values() if model.learner.keeps_sums else ()
+    beside = {"solution": sum(map(tensor_bytes, solution))} if solution else {}
     labels = model.labels
     known = tuple(ClassSummary(label, count, labels.dates.get(label)) for label, count in labels.counts.items())
     room = None if labels.capacity is None else labels.capacity - len(labels)
     return ModelSummary(
         clf.solver,
-        backbone if isinstance(backbone, str | Mapping) else None,
+        backbone.describe() if isinstance(backbone, Described) and is_described(backbone) else shown_as,
         model.inputs.shape,
         model.inputs.pixels,
         model.learner.tasks,
         room,
         known,
-        clf.footprint().bytes,
+        clf.footprint().bytes | beside,
     )
 
 
@@ -253,14 +255,27 @@ def changing(model: Path, wait: bool) -> AbstractContextManager[None]:
     return locked(model, wait=wait, tell=lambda text: say(text, error=True))
 
 
+def save_solved(clf: CLDNetClassifier, path: Path) -> None:
+    """Save a model with its solution, so that predictions need not solve."""
+    if clf.solver == "exact" and len(clf.classes_):
+        clf.refresh()
+    clf.save(path)
+
+
 def loaded(model: Path) -> CLDNetClassifier:
     """Load a model, or say why a command cannot."""
-    return _loaded(model, cldnet.import_quickly("cldnet.estimator.classifier").CLDNetClassifier.load)
+    with without_collecting():
+        from cldnet.estimator.classifier import CLDNetClassifier
+
+    return _loaded(model, CLDNetClassifier.load)
 
 
 def loaded_to_predict(model: Path) -> Predictor:
     """Load a model for predictions only, which takes a third of the time."""
-    return _loaded(model, cldnet.import_quickly("cldnet.estimator.predictor").Predictor.load)
+    with without_collecting():
+        from cldnet.estimator.predictor import Predictor
+
+    return _loaded(model, Predictor.load)
 
 
 def _loaded(model: Path, load: Callable[[Path], _Loaded]) -> _Loaded:

@@ -6,15 +6,15 @@ import heapq
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cldnet.bench.formatting import counted
-from cldnet.cli.models import Wait, changing, describe_size, given_options, loaded, loaded_to_predict
+from cldnet.bench.formatting import counted, human_bytes
+from cldnet.cli.models import Wait, changing, describe_size, given_options, loaded, loaded_to_predict, save_solved
 from cldnet.cli.show import counting, json_text, pace, say, shown
 
 if TYPE_CHECKING:
@@ -85,10 +85,14 @@ def learn_command(
         if exists and given:
             _check_settings(model, clf, _new(backbone, memory, size, capacity, receipts), given)
         before = set(clf.classes_.tolist()) if exists else set()
+        if not exists:
+            known = len({photo.label for photo in photos.photos})
+            expected = human_bytes(_expected_size(clf, known))
+            say(f"   size  the model of {counted(known, 'class', 'classes')} will take {expected}", error=True)
         begun = time.perf_counter()
         labels = _teach(clf, photos)
         seconds = time.perf_counter() - begun
-        clf.save(model)
+        save_solved(clf, model)
     number, classes = counted(len(labels), "photo", "photos"), counted(len({*labels}), "class", "classes")
     say(f"learned  {number} of {classes} in {seconds:.1f} s ({pace(len(labels), seconds, 'photos')})")
     new = sorted({*labels} - before)
@@ -142,7 +146,7 @@ def forget_command(
             for x, part in _batches(clf, photos, "forgetting"):
                 clf.forget(x, [photo.label for photo in part], allow_duplicates=allow_duplicates)
                 forgotten += len(part)
-        clf.save(model)
+        save_solved(clf, model)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         say(message, error=True)
     say(f"forgot  {counted(forgotten, 'photo', 'photos')}\n model  {shown(model)}: {describe_size(clf)}")
@@ -288,6 +292,18 @@ def _new(backbone: str, memory: int, size: int | None, capacity: int, receipts: 
         side = read_source(backbone)[1].size
         made = Expanded((3, side, side), features, seed=0, bodies=[backbone])
     return CLDNetClassifier(backbone=made, capacity=capacity, random_state=0, receipts=receipts)
+
+
+def _expected_size(clf: CLDNetClassifier, classes: int) -> int:
+    """Bytes of a new model when it has learned some classes, with the solution that its file has."""
+    from cldnet.estimator.model import ModelParameters
+    from cldnet.storage.validation import empty_learner
+
+    parameters = ModelParameters(**{field.name: getattr(clf, field.name) for field in fields(ModelParameters)})
+    setting = parameters.setting(_shape(clf), 0, classes)
+    learner = empty_learner(clf.solver, parameters.backbone, setting, {})
+    solution = classes * (learner.class_width + classes) * setting.dtype.itemsize
+    return sum(learner.bytes_by_kind().values()) + solution
 
 
 def _check_settings(path: Path, clf: CLDNetClassifier, new: CLDNetClassifier, given: set[str]) -> None:
