@@ -93,10 +93,10 @@ def _read_classes(table: Mapping[str, Any]) -> tuple[tuple[ClassSummary, ...], i
     for label, count, pair in zip(labels, counts, dates, strict=True):
         if type(label).__name__ != table["kind"]:
             raise ValueError(f"the label {label!r:.80} is not of the type {table['kind']!r:.80}")
-        first, last = pair or (None, None)
-        if not all(day is None or isinstance(day, str) for day in (first, last)):
+        if pair is not None and not (len(pair) == 2 and all(isinstance(date, str) for date in pair)):
             raise ValueError(f"{pair!r:.80} should be a first and a last date")
         if label not in retired:
-            known.append(ClassSummary(label, None if count is None else _count(count), pair and (first, last)))
+            samples = None if count is None else _count(count)
+            known.append(ClassSummary(label, samples, None if pair is None else (pair[0], pair[1])))
     room = None if capacity is None else _count(capacity) - len(labels)
     return tuple(sorted(known, key=lambda each: each.label)), room
