@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 import cldnet.storage as store
 from cldnet import CLDNetClassifier
+from cldnet.bench.formatting import human_bytes
 from cldnet.cli import app
 from cldnet.estimator.predictor import Predictor
 
@@ -86,13 +87,13 @@ def test_the_solution_is_a_kind_of_its_own_and_everything_adds_up(model: Path) -
     clf = CLDNetClassifier.load(model)
     solution = sum(each.nbytes for each in clf.model_.exact.solution_state().values())
     assert solution > 0
-    assert f"solution {solution / 1000:.1f} kB" in shown
-    assert f"2 classes, room for 2 more, {(clf.footprint().total + solution) / 1000:.1f} kB" in shown
+    assert f"solution {human_bytes(solution)}" in shown
+    assert f"2 classes, room for 2 more, {human_bytes(clf.footprint().total + solution)}" in shown
 
 
 def test_a_model_without_a_limit_and_one_over_a_users_module_are_inspected(tmp_path: Path) -> None:
     CLDNetClassifier(random_state=0).fit(PHOTOS, LABELS).save(tmp_path / "open")
-    assert re.search(r"open: 2 classes, [0-9.]+ kB\n", run("inspect", tmp_path / "open").output)
+    assert re.search(r"open: 2 classes, [0-9.]+ MB\n", run("inspect", tmp_path / "open").output)
     net = nn.Sequential(nn.Flatten(), nn.Linear(768, 10))
     CLDNetClassifier(backbone=net, capacity=4, random_state=0).fit(PHOTOS, LABELS).save(tmp_path / "own")
     assert "backbone  a module of your own\n" in run("inspect", tmp_path / "own").output
