@@ -31,10 +31,10 @@ from cldnet.estimator.lessons import Lesson
 from cldnet.estimator.model import (
     Model,
     ModelParameters,
-    SavedModel,
     TrainingParameters,
     check_integer,
     check_threads,
+    load_model,
     save_model,
     shown,
 )
@@ -42,7 +42,6 @@ from cldnet.estimator.statistics import Statistics
 from cldnet.methods.fit import log_tenths
 from cldnet.nets import FeatureMap, is_described
 from cldnet.storage.checkpoint import SessionCheckpoint
-from cldnet.storage.validation import describe_error
 
 if TYPE_CHECKING:
     from cldnet.estimator.audit import Audit
@@ -641,14 +640,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         # Before it is read: if the file is replaced in between, `save` refuses once too often rather than too seldom.
         seen = store.SeenFiles().remember(path)
-        tensors, manifest = store.read(path)
-        with describe_error(path, "model"):
-            saved = SavedModel.read(tensors, manifest, backbone)
-            clf = cls(**{**saved.parameters, **({} if device is None else {"device": device})})
-            parameters, options = clf._validated_parameters()
-            clf._model = saved.build(parameters, options)
-            clf.backbone = clf._model.parameters.backbone
-            clf.input_shape = parameters.input_shape  # JSON has no tuples
+        model, parameters = load_model(path, backbone)
+        clf = cls(**{**parameters, **({} if device is None else {"device": device})})
+        clf._model = model
         clf._model.learner.to(resolve_device(clf.device))
         clf._seen = seen
         return clf

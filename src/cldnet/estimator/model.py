@@ -38,7 +38,15 @@ from cldnet.nets import Described, FeatureMap, build_described, is_described
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
 from cldnet.storage.checkpoint import SessionCheckpoint
 from cldnet.storage.narrow import narrowed, widened
-from cldnet.storage.validation import check_shapes, check_state, check_values, empty_backbone, empty_learner, read_labels
+from cldnet.storage.validation import (
+    check_shapes,
+    check_state,
+    check_values,
+    describe_error,
+    empty_backbone,
+    empty_learner,
+    read_labels,
+)
 from cldnet.version import __version__
 
 if TYPE_CHECKING:
@@ -770,6 +778,25 @@ class SavedModel:
             raise ValueError(f"it says that {self.tasks!r:.80} tasks were learned, and {learner.tasks} were counted")
         if self.mark is not None and learner.backbone is not None:
             self.mark.check_output(learner.backbone)
+
+
+def load_model(
+    path: str | os.PathLike[str], module: nn.Module | None = None
+) -> tuple[Model, dict[str, Any]]:
+    """Load a model from its file, with all parameters of its classifier; ``module`` is the user's own backbone, if any."""
+    tensors, manifest = store.read(path)
+    with describe_error(path, "model"):
+        saved = SavedModel.read(tensors, manifest, module)
+        built, trained = (
+            {field.name: saved.parameters[field.name] for field in fields(kind) if field.name in saved.parameters}
+            for kind in (ModelParameters, TrainingParameters)
+        )
+        unknown = sorted({*saved.parameters} - {*built, *trained, "device", "random_state"})
+        if unknown:
+            raise ValueError(f"no classifier has a parameter {unknown[0]!r:.80}")
+        parameters = ModelParameters(**built)
+        model = saved.build(parameters, parameters.options(TrainingParameters(**trained)))
+    return model, {**saved.parameters, "backbone": model.parameters.backbone, "input_shape": parameters.input_shape}
 
 
 def _check_saved_parameters(parameters: Mapping[str, Any]) -> None:
