@@ -241,6 +241,8 @@ class FeatureMap(Described, ABC):
     fits_data: ClassVar[bool] = True
     #: Least and largest feature, if the class's own `forward` guarantees them.
     limits: ClassVar[tuple[float, float] | None] = None
+    #: Whether a learner calls ``fit(x, weight, y)``, with the classes of the first task's samples, numbered from 0 on.
+    uses_labels: ClassVar[bool] = False
     fitted: Tensor
 
     @abstractmethod
