@@ -1,0 +1,1 @@
+"""What a practitioner meets every day: `python -m benchmarks.everyday`."""
