@@ -502,7 +502,9 @@ def left_out_error(features: Tensor, y: Tensor) -> float:
     """Mean squared error of ridge regression onto the classes, each image left out in turn."""
     scaled = (features - features.mean(0)) / features.std(0).clamp_min(1e-6)
     constant = features.new_ones(len(y), 1)
-    return float(left_out_scores(torch.cat([scaled.clamp(-CLIP_STDS, CLIP_STDS), constant], 1), _targets(y)).error.mean())
+    return float(
+        left_out_scores(torch.cat([scaled.clamp(-CLIP_STDS, CLIP_STDS), constant], 1), _targets(y)).error.mean()
+    )
 
 
 def _targets(y: Tensor) -> Tensor:
