@@ -18,7 +18,7 @@ from cldnet.methods import build_learner
 from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Setting, TaskData
 from cldnet.nets import WhitenedPatches, build_described
-from cldnet.nets.patches import _draw_from_classes, share_told_apart
+from cldnet.nets.patches import _draw_from_classes, chirality
 from cldnet.storage.maps import load_map, save_map
 
 SMALL = {"filters": 12, "size": 4, "windows": 2}
@@ -76,7 +76,7 @@ def test_where_few_images_can_be_told_the_classes_decide() -> None:
         images[y == number] = same[y == number]
         images[y == number, :, columns] = 255
     plain = fitted((images, y), mirror=False)
-    assert 0.5 < share_told_apart(plain(images) - plain(images.flip(-1)), y) < 0.9
+    assert 0.5 < chirality(plain(images) - plain(images.flip(-1)), y) < 0.9
     assert fitted((images, y)).options["mirror"] is False
 
 
@@ -93,7 +93,7 @@ def test_each_image_is_left_out_together_with_its_mirror_image() -> None:
         targets = torch.nn.functional.one_hot(y[others]).double()
         gram = h.T @ h + 2 * alpha * torch.eye(5, dtype=torch.float64)
         told += bool(scaled[i] @ torch.linalg.solve(gram, h.T @ torch.cat([targets, -targets]))[:, y[i]] > 0)
-    assert share_told_apart(differences, y) == told / 12
+    assert chirality(differences, y) == told / 12
 
 
 @pytest.mark.parametrize("data", [digits(), textures()], ids=["digits", "textures"])

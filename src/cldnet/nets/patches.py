@@ -317,11 +317,11 @@ class WhitenedPatches(FeatureMap):
         views, y = (images[drawn], images[drawn].flip(-1)), y[drawn]
         own, other = (self._responses(view, self.out_features - 1) for view in views)  # "auto" adds none yet
         with threads(1):
-            share = share_told_apart(own - other, y)
+            share = chirality(own - other, y)
             said = f"{share:.1%} of {len(y)} images can be told from their mirror images"
             mirror = share <= MIRROR_LIMIT
             if mirror and bool((y != y[0]).any()):
-                without, added = (left_out_error(features, y) for features in (own, own + other))
+                without, added = (leave_one_out_error(features, y) for features in (own, own + other))
                 said += f"; the squared error of their classes, left out, is {without:.4f} without and {added:.4f} with them"
                 mirror = added <= without
         _log.info("Patches: mirror=%s. %s.", mirror, said)
@@ -481,7 +481,7 @@ def _draw_from_classes(y: Tensor, random: torch.Generator) -> Tensor:
     return torch.cat(drawn)[:_TRIED]
 
 
-def share_told_apart(differences: Tensor, y: Tensor) -> float:
+def chirality(differences: Tensor, y: Tensor) -> float:
     """Share of images that can be told from their mirror images, given their class.
 
     ``differences`` are the features of an image less those of its mirror image. Ridge regression maps them to the class of the
@@ -498,7 +498,7 @@ def share_told_apart(differences: Tensor, y: Tensor) -> float:
     return float(((scores * targets).sum(1) > 0).double().mean())
 
 
-def left_out_error(features: Tensor, y: Tensor) -> float:
+def leave_one_out_error(features: Tensor, y: Tensor) -> float:
     """Mean squared error of ridge regression onto the classes, each image left out in turn."""
     scaled = (features - features.mean(0)) / features.std(0).clamp_min(1e-6)
     constant = features.new_ones(len(y), 1)
