@@ -645,7 +645,8 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
     built = {field.name: getattr(model.parameters, field.name) for field in fields(ModelParameters)}
     parameters = {**parameters, **built, "random_state": model.seed}
     if isinstance(backbone, Described) and is_described(backbone):
-        parameters["backbone"] = backbone.describe()
+        assert isinstance(learner.backbone, Described)
+        parameters["backbone"] = learner.backbone.describe()  # with what fitting has chosen
     elif isinstance(backbone, nn.Module):
         assert learner.backbone is not None
         mark = Fingerprint.of(learner.backbone, model.inputs.shape).to_json()

@@ -241,7 +241,15 @@ class FeatureMap(Described, ABC):
     fits_data: ClassVar[bool] = True
     #: Least and largest feature, if the class's own `forward` guarantees them.
     limits: ClassVar[tuple[float, float] | None] = None
+    #: Whether a learner calls ``fit(x, weight, y)``, with the classes of the first task's samples, numbered from 0 on. A class
+    #: with a `fit` of its own says so itself.
+    uses_labels: ClassVar[bool] = False
     fitted: Tensor
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "fit" in cls.__dict__ and "uses_labels" not in cls.__dict__:
+            cls.uses_labels = False  # its parent's `fit` may take labels when this one, from an older program, does not
 
     @abstractmethod
     def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
