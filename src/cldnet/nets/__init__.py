@@ -50,7 +50,7 @@ BACKBONES: Mapping[str, str] = {
     "resnet": "ResNet-18 for small images; width=64 is the full net, width=20 the slim one of GEM",
     "random-relu": "1,000 fixed random ReLU features in 8 bits, for the exact solver",
     "random-fourier": "1,000 fixed random Fourier features in 8 bits, a Gaussian kernel, for the exact solver",
-    "linear": "the scaled inputs themselves in two digits of 8 bits, for the exact solver",
+    "linear": "the scaled inputs themselves in 8 bits, for the exact solver",
     "patches": "whitened patches: filters from the first task's images, for the exact solver; images only",
     "efficientnet-lite0": "a net pretrained on ImageNet, frozen; for the exact solver with 4,000 random ReLU features; photos",
     "efficientnet-lite1": "the same with a larger net",

@@ -6,12 +6,11 @@ single map on validation parts, or close to it. Another map takes its place only
 samples right that were left out of the fit. On two easy classes, all maps are right, and the robust one stays.
 
 More features do not help against noise but where classes have many parts. That shows if 1,000 features are clearly better than
-500, on as many rows as can be had: then twice or four times as many are taken.
+500, on as many rows as can be had: then twice or four times as many are taken, with a bandwidth smaller by √2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -25,14 +24,16 @@ from cldnet.math.leave_one_out import LeaveOneOut
 from cldnet.math.ridge import left_out_scores
 from cldnet.nets.features import FeatureMap, Linear, RandomFourier, RandomReLU, TailScale
 
-#: Features of the robust map.
-WIDTH = 1000
+#: Features of the robust map; of one that a single class of so many samples chooses blindly.
+WIDTH, BLIND_WIDTH = 1000, 2000
 #: Rows on which kinds of maps are compared, and numbers of features.
-_ROWS, _MANY_ROWS = 1000, 3000
+_ROWS, _MANY_ROWS = 800, 2000
 #: Fewer rows, or fewer of the second largest class, tell nothing.
 _LEAST_ROWS, _LEAST_MEMBERS = 50, 10
 #: By how many standard errors another map must be better: a map for all classes to come is not given up lightly.
 _CLEAR = 3.0
+#: By how many standard errors 1,000 features must be better than 500 for more to be taken, which can only cost memory.
+_CLEAR_WIDTH = 2.0
 #: Least share of errors that 1,000 features must save against 500, for twice and four times as many to be taken.
 _GAINS = {2: 0.05, 4: 0.10}
 #: Rows of the first call per feature that these need.
@@ -49,7 +50,7 @@ class Candidate:
     #: Share of samples that were wrong when left out of the fit, and of how many.
     error: float
     rows: int
-    #: By how many standard errors it is better than the robust map.
+    #: By how many standard errors it is better than the robust map on the same rows.
     better: float
 
 
@@ -107,7 +108,8 @@ def choose_map(x: Tensor, y: Tensor, *, seed: int, weight: Tensor | None = None)
     trial = _Trial(x[drawn].cpu(), y[drawn].cpu(), seed)
     members = y.bincount(minlength=2).sort(descending=True).values
     if len(classes) < 2:
-        return trial.robust("the first call has a single class, so nothing can be compared")
+        width = BLIND_WIDTH if len(y) >= BLIND_WIDTH else WIDTH
+        return trial.robust("the first call has a single class, so nothing can be compared", width)
     if len(y) < _LEAST_ROWS or int(members[1]) < _LEAST_MEMBERS:
         return trial.robust(f"the first call has too few samples to compare maps ({len(y)})")
     return trial.choice(len(y))
@@ -150,9 +152,10 @@ class _Trial:
     def fourier(self, features: int = WIDTH, bandwidth: float | None = None) -> RandomFourier:
         return RandomFourier(self.shape, features, seed=self.seed, bandwidth=bandwidth, tails=self.tails)
 
-    def robust(self, reason: str, tried: Sequence[Candidate] = ()) -> Choice:
-        """The robust map."""
-        return Choice(self.fourier(), self.name(self.fourier()), reason, tuple(tried))
+    def robust(self, reason: str, features: int = WIDTH) -> Choice:
+        """The robust map, without a trial."""
+        made = self.fourier(features)
+        return Choice(made, self.name(made), reason)
 
     def name(self, made: FeatureMap) -> str:
         """Kind and options in words."""
@@ -166,50 +169,46 @@ class _Trial:
         rows = drawn_rows(self.x, self.y, _ROWS, self.seed)
         robust = self.fourier()
         base = self.wrong(robust, rows)
-        bandwidth = float(robust.bandwidth)
-        makers: list[Callable[[], FeatureMap]] = [
-            lambda: self.fourier(bandwidth=bandwidth / 2),
-            lambda: self.fourier(bandwidth=bandwidth * 2),
-            lambda: RandomReLU(self.shape, WIDTH, seed=self.seed, tails=self.tails),
-        ]
-        if self.shape[0] <= _LINEAR_COLUMNS:
-            makers.append(lambda: Linear(self.shape, seed=self.seed, tails=self.tails))
         tried = [Candidate(self.name(robust), _share(base), len(rows), 0.0)]
-        best, chosen = 0.0, self.fourier
-        for make in makers:
-            candidate = make()
+        best, made = _CLEAR, None
+        for candidate in self.others(float(robust.bandwidth)):
             wrong = self.wrong(candidate, rows)
             better = standard_errors(base, wrong)
             tried.append(Candidate(self.name(candidate), _share(wrong), len(rows), better))
-            if better > max(best, _CLEAR):
-                best, chosen = better, make  # type: ignore[assignment]
-        made = chosen()
-        if not isinstance(made, RandomFourier):
-            return Choice(made, self.name(made), "clearly fewer errors in leave-one-out", tuple(tried))
-        made, saved = self.widened(made, available, tried)
-        reason = "clearly fewer errors in leave-one-out" if best or saved else "no other map is clearly better"
-        return Choice(made, self.name(made), reason, tuple(tried))
+            if better > best:
+                best, made = better, candidate
+        bandwidth = made.given_bandwidth if isinstance(made, RandomFourier) else None
+        times = 1
+        if made is None or isinstance(made, RandomFourier):
+            times = self.worth(bandwidth, available, tried)
+            if times > 1:  # more features can show more detail
+                bandwidth = (bandwidth or float(robust.bandwidth)) / sqrt(2)
+            made = self.fourier(WIDTH * times, bandwidth)
+        evident = best > _CLEAR or times > 1
+        reason = "clearly fewer errors in leave-one-out" if evident else "no other map is clearly better"
+        return Choice(_unfitted(made), self.name(made), reason, tuple(tried))
 
-    def widened(self, made: RandomFourier, available: int, tried: list[Candidate]) -> tuple[RandomFourier, bool]:
-        """The map with more features, if there are rows for them and 1,000 save enough errors against 500."""
-        if available < _ROWS_PER_FEATURE * 2 * WIDTH:
-            return made, False
+    def others(self, bandwidth: float) -> list[FeatureMap]:
+        """Maps to compare with the robust one, whose bandwidth is given."""
+        made: list[FeatureMap] = [self.fourier(bandwidth=bandwidth / 2), self.fourier(bandwidth=bandwidth * 2)]
+        made.append(RandomReLU(self.shape, WIDTH, seed=self.seed, tails=self.tails))
+        if self.shape[0] <= _LINEAR_COLUMNS:
+            made.append(Linear(self.shape, seed=self.seed, tails=self.tails))
+        return made
+
+    def worth(self, bandwidth: float | None, available: int, tried: list[Candidate]) -> int:
+        """How many times 1,000 features are worth it: if there are rows for them, and 1,000 beat 500 clearly enough."""
+        possible = {times: least for times, least in _GAINS.items() if available >= _ROWS_PER_FEATURE * times * WIDTH}
+        if not possible:
+            return 1
         every = torch.arange(len(self.x))
-        half = self.fourier(WIDTH // 2, made.given_bandwidth)
-        whole = self.fourier(WIDTH, made.given_bandwidth)
+        half, whole = self.fourier(WIDTH // 2, bandwidth), self.fourier(WIDTH, bandwidth)
         few, many = self.wrong(half, every), self.wrong(whole, every)
         better = standard_errors(few, many)
-        for map_, wrong, gain in ((half, few, 0.0), (whole, many, better)):
-            tried.append(Candidate(self.name(map_), _share(wrong), len(every), gain))
+        tried.append(Candidate(self.name(half), _share(few), len(every), -better))
+        tried.append(Candidate(self.name(whole), _share(many), len(every), 0.0))
         saved = 1 - _share(many) / max(_share(few), 1e-9)
-        fitting = [
-            times
-            for times, least in _GAINS.items()
-            if saved >= least and available >= _ROWS_PER_FEATURE * times * WIDTH
-        ]
-        if better < 2.0 or not fitting:
-            return made, False
-        return self.fourier(WIDTH * max(fitting), made.given_bandwidth), True
+        return max([1, *(times for times, least in possible.items() if saved >= least and better >= _CLEAR_WIDTH)])
 
     def wrong(self, made: FeatureMap, rows: Tensor) -> Tensor:
         """Fit a map, and find the rows that are wrong when each is left out of the fit."""
@@ -231,6 +230,11 @@ def standard_errors(base: Tensor, other: Tensor) -> float:
     """By how many standard errors fewer samples are wrong in the second: the test of McNemar."""
     fewer, more = int((base & ~other).sum()), int((other & ~base).sum())
     return (fewer - more) / sqrt(max(fewer + more, 1))
+
+
+def _unfitted(made: FeatureMap) -> FeatureMap:
+    """An empty map of the same description: it is to be fitted on all samples."""
+    return type(made)(made.input_shape, seed=made.seed, **made.options)
 
 
 def _share(wrong: Tensor) -> float:

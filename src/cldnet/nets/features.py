@@ -257,8 +257,8 @@ FEATURE_LIMIT = 127
 INPUT_STEPS = 32767 / 16  # so 16 bits cover 16 standard deviations
 WEIGHT_STEPS = FEATURE_LIMIT / 3  # ±3σ fill the 8 bits; the few weights beyond are clipped
 INPUT_LIMIT = 32767
-#: Whole numbers of an input per step of its high digit.
-DIGIT = 2 * FEATURE_LIMIT + 1
+#: Whole numbers of an input per step of a linear feature: 127 of these are 8 standard deviations.
+LINEAR_STEP = 129
 #: Directions of a random Fourier feature.
 DIRECTIONS = 1 << 16
 #: Bandwidths outside are useless, and angles of far inputs would run out of digits.
@@ -384,10 +384,10 @@ class ScaledMap(FeatureMap):
 
 
 class Linear(ScaledMap):
-    """The scaled inputs themselves, as whole numbers of two digits, and a constant last column.
+    """The scaled inputs themselves, as whole numbers from −127 to 127, and a constant last column.
 
-    An input of 16 bits is ``255 · high + low``; the first half of the features are the high digits, the second half the low
-    ones, all from −127 to 127. A linear model over both is one over the inputs.
+    They reach to 8 standard deviations in steps of 1/16. Finer steps would need a second digit per input, which is noise to a
+    ridge regression of few samples.
 
     Parameters
     ----------
@@ -401,7 +401,7 @@ class Linear(ScaledMap):
     >>> features = Linear((2,))
     >>> features.fit(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
     >>> features(torch.tensor([[2.0, 1.0]]))
-    tensor([[  8.,  -8.,   8.,  -8., 127.]])
+    tensor([[ 16., -16., 127.]])
     """
 
     kind = "linear"
@@ -410,7 +410,7 @@ class Linear(ScaledMap):
     def __init__(self, input_shape: tuple[int, ...], *, seed: int = 0, tails: bool = False) -> None:
         super().__init__(input_shape, tails=tails)
         self.seed = seed
-        self.out_features = 2 * prod(self.input_shape) + 1
+        self.out_features = prod(self.input_shape) + 1
 
     @torch.no_grad()
     def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
@@ -420,10 +420,8 @@ class Linear(ScaledMap):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """Map inputs to whole numbers from −127 to 127, as float32."""
-        rounded = self._round(x)
-        high = (rounded / DIGIT).round_().clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
-        low = (rounded - DIGIT * high).clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
-        return with_constant(torch.cat([high, low], dim=1).float())
+        steps = self._round(x).div_(LINEAR_STEP).round_().clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+        return with_constant(steps.float())
 
 
 class RandomProjection(ScaledMap):

@@ -1,0 +1,1 @@
+"""Figures for everyday use: accuracy, time and memory on data that anyone has."""
