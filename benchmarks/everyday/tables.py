@@ -161,8 +161,8 @@ def _chosen(X: NDArray[Any], y: NDArray[Any], seed: int) -> Any:
 def _described(clf: CLDNetClassifier) -> str:
     """The map in words."""
     made = clf.feature_map_
-    options = ", ".join(f"{name} {value:.3g}" for name, value in made.options.items() if value not in (None, False))
-    return f"{made.kind}({options})"
+    options = (f"{name}={value}" for name, value in made.options.items() if value is not None)
+    return f"{made.kind}({', '.join(options)})"
 
 
 def _rows(name: str, seed: int) -> list[dict[str, Any]]:
