@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cldnet import CLDNetClassifier
 from cldnet.device import generator, threads
-from cldnet.math.ridge import left_out_scores
+from cldnet.math.ridge import leave_one_out_scores
 from cldnet.methods import build_learner
 from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Setting, TaskData
@@ -86,7 +86,7 @@ def test_each_image_is_left_out_together_with_its_mirror_image() -> None:
     differences[:, 0] += 1.0
     told = 0
     scaled = differences / differences.square().mean(0).sqrt()
-    alpha = left_out_scores(scaled, torch.nn.functional.one_hot(y)).alpha
+    alpha = leave_one_out_scores(scaled, torch.nn.functional.one_hot(y)).alpha
     for i in range(12):
         others = torch.arange(12) != i
         h = torch.cat([scaled[others], -scaled[others]])  # the images and their mirror images

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from cldnet.device import generator, run_in_threads, threads
-from cldnet.math.ridge import left_out_scores
+from cldnet.math.ridge import leave_one_out_scores
 from cldnet.nets.features import FEATURE_LIMIT, FeatureMap
 
 _log = logging.getLogger("cldnet")
@@ -494,7 +494,7 @@ def chirality(differences: Tensor, y: Tensor) -> float:
     """
     scaled = differences / differences.square().mean(0).sqrt().clamp_min(1e-6)
     targets = _targets(y)
-    scores = left_out_scores(scaled, targets).scores
+    scores = leave_one_out_scores(scaled, targets).scores
     return float(((scores * targets).sum(1) > 0).double().mean())
 
 
@@ -503,7 +503,7 @@ def leave_one_out_error(features: Tensor, y: Tensor) -> float:
     scaled = (features - features.mean(0)) / features.std(0).clamp_min(1e-6)
     constant = features.new_ones(len(y), 1)
     return float(
-        left_out_scores(torch.cat([scaled.clamp(-CLIP_STDS, CLIP_STDS), constant], 1), _targets(y)).error.mean()
+        leave_one_out_scores(torch.cat([scaled.clamp(-CLIP_STDS, CLIP_STDS), constant], 1), _targets(y)).error.mean()
     )
 
 
