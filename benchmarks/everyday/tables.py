@@ -15,7 +15,6 @@ from statistics import mean, pstdev
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_classification
@@ -28,7 +27,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from cldnet import CLDNetClassifier
-from cldnet.nets.choice import choose_map
 
 Table = tuple[NDArray[np.float64], NDArray[np.int64]]
 #: Rows on which the kernel's width is chosen, and components of the kernel.
@@ -147,15 +145,10 @@ def ours(X: NDArray[Any], y: NDArray[Any], seed: int, per_call: int) -> CLDNetCl
     """Learn classes in an order drawn by the seed, some at a time."""
     order = np.random.default_rng(seed).permutation(np.unique(y))
     parts = [np.isin(y, order[first : first + per_call]) for first in range(0, len(order), per_call)]
-    clf = CLDNetClassifier(backbone=_chosen(X[parts[0]], y[parts[0]], seed), random_state=seed)
+    clf = CLDNetClassifier(random_state=seed)
     for part in parts:
         clf.partial_fit(X[part], y[part])
     return clf
-
-
-def _chosen(X: NDArray[Any], y: NDArray[Any], seed: int) -> Any:
-    """What backbone="auto" will do by itself; to be deleted when it does."""
-    return choose_map(torch.from_numpy(np.asarray(X)), torch.from_numpy(np.asarray(y)), seed=seed).map
 
 
 def _described(clf: CLDNetClassifier) -> str:

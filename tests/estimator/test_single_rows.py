@@ -136,18 +136,18 @@ def test_a_model_may_begin_with_a_single_row_and_is_that_of_all_first_rows():
     assert clf.model_.labels.counts == whole.model_.labels.counts
 
 
-def test_rows_are_held_until_there_are_32_and_dropped_then():
-    X, y = samples(40)
+def test_rows_are_held_until_there_are_50_and_dropped_then():
+    X, y = samples(60)
     clf = CLDNetClassifier(random_state=0)
-    one_by_one(clf, X[:31], y[:31])
+    one_by_one(clf, X[:49], y[:49], predict=False)
     held = weakref.ref(clf._first.x)
-    clf.partial_fit(X[31:32], y[31:32])
+    clf.partial_fit(X[49:50], y[49:50])
     gc.collect()
     assert clf._first is None
     assert held() is None
     chosen = clf.feature_map_.map_id
-    assert clf.partial_fit(X[32:], y[32:]).feature_map_.map_id == chosen
-    large = CLDNetClassifier(random_state=0).fit(*samples(32))
+    assert clf.partial_fit(X[50:], y[50:]).feature_map_.map_id == chosen
+    large = CLDNetClassifier(random_state=0).fit(*samples(50))
     assert large._first is None
 
 

@@ -341,11 +341,10 @@ class Model:
         learner.configure(options)
         return replace(self, learner=learner, labels=copy.deepcopy(self.labels))
 
-    def restarted(self, options: Mapping[str, Any], inputs: Inputs) -> Model:
-        """A model without samples and with a map that is not fitted, but with this one's labels, lessons and receipts."""
-        build = Model.build(self.parameters, options, seed=self.seed, inputs=inputs, classes=len(self.labels))
-        build.learner.counters[0] = self.learner.tasks
-        return replace(self, learner=build.learner, labels=copy.deepcopy(self.labels), inputs=inputs, sizes=Sizes())
+    def restarted(self, fresh: Model) -> Model:
+        """A model without samples, just built, but with the labels, lessons and receipts of this one."""
+        fresh.learner.counters[0] = self.learner.tasks
+        return replace(self, learner=fresh.learner, labels=copy.deepcopy(self.labels), inputs=fresh.inputs, sizes=Sizes())
 
     # The methods below change the learner and the labels: callers that need the old model copy it first.
 

@@ -185,6 +185,14 @@ class Exact(MappedLearner):
         if not self.is_fresh:
             self._solved = None
 
+    def solution_error(self) -> float | None:
+        """Largest difference between a fresh solution and one solved again from the sums, relative to the largest number."""
+        if self._solved is None or not self.is_fresh:
+            return None
+        again = self._refreshed()
+        pairs = zip((self._solved.ridge.solution, *self._solved.discriminant), (again.ridge.solution, *again.discriminant), strict=True)
+        return max(float((kept - made).abs().max() / made.abs().max().clamp_min(1e-300)) for kept, made in pairs if made.numel())
+
     def solution_state(self) -> dict[str, Tensor]:
         """What was solved, if it is fresh: not part of the state, but a file may have it to save the time."""
         if self._solved is None or not self.is_fresh:
