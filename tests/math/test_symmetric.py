@@ -65,15 +65,6 @@ def test_few_samples_are_added_as_many_are(rows, m, block, seed):
 
 
 @relaxed
-@given(st.integers(0, 3), sizes, blocks, seeds)
-def test_rows_times_a_packed_matrix_are_those_times_the_whole(rows, m, block, seed):
-    h, left = whole_numbers(5, m, seed), whole_numbers(rows, m, seed + 1)
-    with blocks_of(block):
-        products = symmetric.times(packed_products(h), torch.from_numpy(left).double())
-        assert np.array_equal(products, left @ (h.T @ h))
-
-
-@relaxed
 @given(sizes, blocks, seeds)
 def test_products_of_fractions_are_those_of_numpy(m, block, seed):
     h = np.random.default_rng(seed).normal(size=(20, m))

@@ -4,8 +4,6 @@
 Woodbury's formula changes it by a matrix of rank ``k``, and the solution ``B`` along with it, in ``k m²`` steps:
 
     K = P Hᵀ,   C = I + H K,   B ← B + K C⁻¹ (Y − H B),   P ← P − K C⁻¹ Kᵀ
-
-``P`` is packed as `cldnet.math.symmetric` packs ``G``: with one row at a time, reading and writing it is what takes the time.
 """
 
 from __future__ import annotations
@@ -15,11 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cldnet.math import symmetric
-
 
 class Recursion(NamedTuple):
-    """The packed inverse and the solution of all samples so far. Both stay as they are when samples follow."""
+    """``P`` and ``B`` of all samples so far. Both stay as they are when samples follow: other threads may be using them."""
 
     inverse: Tensor
     solution: Tensor
@@ -30,7 +26,7 @@ def begun(gram: Tensor, moments: Tensor, alpha: float) -> Recursion:
     regular = gram.clone()
     regular.diagonal().add_(alpha)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(regular))
-    return Recursion(symmetric.pack(inverse), inverse @ moments)
+    return Recursion(inverse, inverse @ moments)
 
 
 def followed(last: Recursion, h: Tensor, targets: Tensor) -> Recursion | None:
@@ -38,7 +34,7 @@ def followed(last: Recursion, h: Tensor, targets: Tensor) -> Recursion | None:
 
     A sample of weight ``w`` is a row and a target, both times ``√w``.
     """
-    across = symmetric.times(last.inverse, h)  # Kᵀ
+    across = h @ last.inverse  # Kᵀ, because P is symmetric
     inner = across @ h.mT
     inner.diagonal().add_(1)
     factor, info = torch.linalg.cholesky_ex(inner)
@@ -46,4 +42,8 @@ def followed(last: Recursion, h: Tensor, targets: Tensor) -> Recursion | None:
         return None
     half = torch.linalg.solve_triangular(factor, torch.cat([across, targets - h @ last.solution], dim=1), upper=False)
     across, error = half[:, : h.shape[1]], half[:, h.shape[1] :]
-    return Recursion(symmetric.plus_few(last.inverse, -across, across), torch.addmm(last.solution, across.mT, error))
+    if len(h) == 1:  # reads and writes every number once, which a matrix product does not
+        inverse = torch.addr(last.inverse, across[0], across[0], alpha=-1)
+    else:
+        inverse = torch.addmm(last.inverse, across.mT, across, alpha=-1)
+    return Recursion(inverse, torch.addmm(last.solution, across.mT, error))

@@ -109,17 +109,6 @@ def plus_few(packed: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return total
 
 
-def times(packed: Tensor, left: Tensor) -> Tensor:
-    """Rows ``left`` ``(n, m)`` times a packed matrix."""
-    products = torch.zeros_like(left)
-    for rows, columns, entries in pieces(packed, left.shape[1]):
-        products[:, columns.start : columns.stop].addmm_(left[:, rows.start : rows.stop], entries)
-        right = max(columns.start, rows.stop)  # from here on, entries are stored on one side of the diagonal only
-        mirrored = entries[:, right - columns.start :].mT
-        products[:, rows.start : rows.stop].addmm_(left[:, right : columns.stop], mirrored)
-    return products
-
-
 def pack(dense: Tensor) -> Tensor:
     """The packed form, in float64, of a symmetric matrix; only what is stored of it is read."""
     packed = torch.empty(packed_length(len(dense)), dtype=torch.float64, device=dense.device)
