@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import cldnet.storage as store
 from cldnet.data.arrays import Samples
 from cldnet.data.labels import Inputs, LabelTable
+from cldnet.data.sparse import WIDTH
 from cldnet.device import bearable_threads, memory_limit, resolve_dtype
 from cldnet.estimator.footprint import Footprint, footprint
 from cldnet.estimator.lessons import Lesson, Lessons, Receipts, read_lessons, sample_digests, write_lessons
@@ -37,7 +38,14 @@ from cldnet.methods.parts.unlearning import not_learned
 from cldnet.nets import Described, FeatureMap, build_described, is_described
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
 from cldnet.storage.checkpoint import SessionCheckpoint
-from cldnet.storage.validation import check_shapes, check_state, check_values, empty_backbone, empty_learner, read_labels
+from cldnet.storage.validation import (
+    check_shapes,
+    check_state,
+    check_values,
+    empty_backbone,
+    empty_learner,
+    read_labels,
+)
 from cldnet.version import __version__
 
 if TYPE_CHECKING:
@@ -126,6 +134,12 @@ class ModelParameters:
     def limit(self) -> int | None:
         """The largest number of classes, if there is one."""
         return None if self.capacity == "auto" and self.solver == "exact" else self.room()
+
+    @property
+    def sparse_width(self) -> int:
+        """Number of columns that wide sparse inputs are projected to: what a map that was given takes, or the default."""
+        shape = getattr(self.backbone, "input_shape", ()) if isinstance(self.backbone, FeatureMap) else ()
+        return shape[0] if len(shape) == 1 else WIDTH
 
     def setting(self, input_shape: tuple[int, ...], seed: int, classes: int = 0) -> Setting:
         """What the learner is made for. The exact solver sums and scores in float64, whatever ``dtype`` is."""
@@ -315,7 +329,9 @@ class Model:
             learner = build_learner(SOLVERS[parameters.solver], setting, options, backbone)
         except RuntimeError as error:  # from the user's module, or a lack of memory
             if "allocate" in str(error):
-                raise ValueError(f"Not enough memory for {setting.capacity} classes: use a smaller capacity.") from error
+                raise ValueError(
+                    f"Not enough memory for {setting.capacity} classes: use a smaller capacity."
+                ) from error
             raise ValueError(f"The backbone does not take inputs of shape {shape}: {error}") from error
         strange = [name for name, value in learner.state_dict().items() if not isinstance(value, Tensor)]
         if strange:
@@ -727,9 +743,7 @@ class SavedModel:
             features = cast("FeatureMap", build_described(self.description))
         elif self.description is not None:
             parameters = replace(parameters, backbone=build_described(self.description))
-        model = Model.build(
-            parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes
-        )
+        model = Model.build(parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes)
         learner = model.learner
         check_shapes(self.tensors, learner)
         _check_tied(self.tensors, learner.state_dict())
