@@ -17,15 +17,17 @@ _CALL = (
 )
 
 
-def apart(function: Callable[..., Mapping[str, Any]], source: Path | None = None, **given: Any) -> dict[str, Any]:
+def apart(
+    function: Callable[..., Mapping[str, Any]], source: Path | None = None, python: Path | None = None, **given: Any
+) -> dict[str, Any]:
     """What a function of a module returns in a process of its own; arguments and answer travel as JSON.
 
-    ``source`` is a folder with another ``cldnet`` that is imported there.
+    ``source`` is a folder with another ``cldnet`` that is imported there, ``python`` the interpreter of another environment.
     """
     around = environment() | ({} if source is None else {"PYTHONPATH": str(source)})
     call = json.dumps([function.__module__, function.__qualname__, given])
     done = subprocess.run(
-        [sys.executable, "-c", _CALL, call], cwd=ROOT, env=around, capture_output=True, text=True, check=False
+        [str(python or sys.executable), "-c", _CALL, call], cwd=ROOT, env=around, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"{function.__qualname__} failed in a process of its own:\n{done.stderr}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
@@ -294,6 +294,22 @@ class Samples:
         names = _get_feature_names(X)
         return cls(x, labels, weight, None if names is None else tuple(names.tolist()), projection)
 
+    def copied(self) -> Samples:
+        """Copy the inputs and labels, to keep them beyond the call."""
+        return replace(self, x=self.x.clone(), y=self.y.copy())
+
+    @staticmethod
+    def joined(pieces: Sequence[Samples]) -> Samples:
+        """All pieces together; samples without weights weigh 1."""
+        weight = None
+        if len(pieces) == 1:
+            return pieces[0]
+        if any(piece.weight is not None for piece in pieces):
+            weight = np.concatenate([np.ones(len(p.y)) if p.weight is None else p.weight for p in pieces])
+        y = np.concatenate([piece.y for piece in pieces])
+        x = torch.cat([piece.x for piece in pieces])
+        return Samples(x, y, weight, pieces[0].names, pieces[0].projection)
+
     @property
     def inputs(self) -> Inputs:
         """The `Inputs` of a model that starts with these samples."""
@@ -319,19 +335,12 @@ class Session:
         if samples.names != self.inputs.names:
             raise ValueError("The columns have other names than in the session's first piece: use the same names.")
         self.table.learn(samples.y)
-        self.pieces.append(replace(samples, x=samples.x.clone(), y=samples.y.copy()))
+        self.pieces.append(samples.copied())
 
     @property
     def samples(self) -> Samples:
-        """All pieces together; samples without weights weigh 1."""
-        pieces, weight = self.pieces, None
-        if len(pieces) == 1:
-            return pieces[0]
-        if any(piece.weight is not None for piece in pieces):
-            weight = np.concatenate([np.ones(len(p.y)) if p.weight is None else p.weight for p in pieces])
-        y = np.concatenate([piece.y for piece in pieces])
-        x = torch.cat([piece.x for piece in pieces])
-        return Samples(x, y, weight, pieces[0].names, pieces[0].projection)
+        """All pieces together."""
+        return Samples.joined(self.pieces)
 
 
 #: Varies a batch of inputs with a random generator, keeping shape and type.

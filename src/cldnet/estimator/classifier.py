@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CLDNetClassifier", "MapTraceWarning", "merge"]
 
+#: While a model has fewer samples than this, they are held in memory, and its feature map is made again with each call.
+_HELD = 32
 _log = logging.getLogger("cldnet")
 
 
@@ -71,7 +73,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         own that maps inputs to vectors. A module is copied; ``"exact"`` freezes it, ``"hbo"`` trains it.
     capacity : int or "auto"
         Room for classes. With a number the model's size never changes: memory for so many classes is reserved at once, and
-        `extend` makes more room. With ``"auto"``, ``"exact"`` reserves memory for 32 classes at a time and has no limit;
+        `extend` makes more room. With ``"auto"``, ``"exact"`` reserves memory for 16 classes at a time and has no limit;
         ``"hbo"`` has room for 1,000.
     embed_dim : int
         ``"hbo"``: dimension of the class vectors. Up to that many classes are orthogonal; with a larger ``capacity`` their
@@ -128,6 +130,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _session: Session | None = None
     _lesson: Lesson | None = None
     _unsaved: Sequence[SessionCheckpoint] = ()
+    _first: Samples | None = None
     _seen = store.SeenFiles()
     receipts: bool = False  # pickles of older versions have none
 
@@ -175,8 +178,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table, width = LabelTable(parameters.limit), parameters.sparse_width
         samples = Samples.checked(X, y, sample_weight, parameters.input_shape, table, width=width)
         lesson = Lesson()  # whatever an open lesson has is forgotten, too
-        work = self._learned(samples, parameters, options, None, lesson)
-        self._replace_model(work, self._model, lesson)
+        work, first = self._learned(samples, parameters, options, None, lesson)
+        self._replace_model(work, self._model, lesson, first)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> CLDNetClassifier:
@@ -205,7 +208,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._check_columns(X, samples.x, model)
         if session is None:
             lesson = self._copied_lesson()
-            self._replace_model(self._learned(samples, parameters, options, model, lesson), model, lesson)
+            work, first = self._learned(samples, parameters, options, model, lesson)
+            self._replace_model(work, model, lesson, first)
         else:
             session.add(samples)
         return self
@@ -249,10 +253,10 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             del self._session  # the class has the default, None
         if session.pieces:
             model, lesson = self._model, self._copied_lesson()
-            work = self._learned(session.samples, *self._validated_parameters(model), model, lesson, file)
+            work, first = self._learned(session.samples, *self._validated_parameters(model), model, lesson, file)
             if file is not None:
                 self._unsaved = (*self._unsaved, file)
-            self._replace_model(work, model, lesson)
+            self._replace_model(work, model, lesson, first)
 
     @contextmanager
     def lesson(self) -> Iterator[CLDNetClassifier]:
@@ -399,8 +403,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_columns(X, samples.x, model)
         traced, lesson = sorted(model.map_labels.intersection(samples.y.tolist())), self._copied_lesson()
         with self._computing():
-            work = self._copied(model, shared=[model.exact.second])  # which is replaced, not changed
-            work = work.forget(samples, lesson, allow_duplicates)
+            work = self._copied(model).forget(samples, lesson, allow_duplicates)
         if traced:  # before the model is replaced: who turns the warning into an error keeps the old one
             warnings.warn(
                 f"The feature map was fitted when labels {traced[:6]} came, perhaps on some of these samples: they are gone "
@@ -554,6 +557,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def statistics(self) -> Statistics:
         """The sums of the exact solver, without the map: to be saved, added up, and merged into a model."""
+        self._first = None  # they belong to the map as it is
         return copy.deepcopy(self._fitted().statistics)
 
     def footprint(self) -> Footprint:
@@ -601,6 +605,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from cldnet.estimator.audit import audit_model  # noqa: PLC0415  (only an audit needs it)
 
         model = self._fitted()
+        self._first = None
         if rows is not None:
             check_integer("rows", rows)
         check_integer("random_state", random_state, least=0)
@@ -621,7 +626,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         overwrite : bool
             Whether to replace the file even if it has changed.
         """
-        model = self._fitted()  # before there is a lock file
+        model, self._first = self._fitted(), None  # before there is a lock file
         with store.locked(path):
             if not overwrite:
                 self._seen.check_unchanged(path)
@@ -688,6 +693,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model = self.model_
         if not model.learner.keeps_sums or not is_described(model.exact.features):
             raise AttributeError("Only the exact solver over a map of the library's own has a map that can be shared.")
+        self._first = None
         return copy.deepcopy(model.exact.features)
 
     def check_inputs(self, X: Any) -> Tensor:
@@ -749,7 +755,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._model is not None
 
     def __getstate__(self) -> dict[str, Any]:
-        temporary = ("_session", "_unsaved", "_lesson")
+        self._first = None  # the copy cannot make the map again, so this one must not either
+        temporary = ("_session", "_unsaved", "_lesson", "_first")
         return {name: value for name, value in super().__getstate__().items() if name not in temporary}
 
     def _fitted(self, error: type[Exception] = NotFittedError) -> Model:
@@ -790,11 +797,16 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model: Model | None,
         lesson: Lesson,
         checkpoint: SessionCheckpoint | None = None,
-    ) -> Model:
-        """Teach a new model, or a copy of the one that is there."""
+    ) -> tuple[Model, Samples | None]:
+        """Teach a new model, or a copy of the one that is there; also return the samples to hold until there are more."""
+        first = self._first if model is not None and checkpoint is None else None
+        every = samples if first is None else Samples.joined([first, samples])
         with self._computing():
             if model is None:
                 work = Model.build(parameters, options, seed=self._seed(checkpoint), inputs=samples.inputs)
+                work.learner.to(resolve_device(self.device))
+            elif first is not None:
+                work = model.restarted(options, every.inputs)
                 work.learner.to(resolve_device(self.device))
             else:
                 work = self._copied(model, options)
@@ -802,6 +814,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             work, report = work.learn(
                 samples,
                 lesson,
+                first=first,
                 epochs=self.epochs,
                 batch_size=self.batch_size,
                 on_step=log_tenths if self.verbose > 1 else None,
@@ -809,7 +822,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if self.verbose:
             _log.info("learned %d samples in %.2f s; %d classes seen", len(samples.y), report.seconds, len(work.labels))
-        return work
+        held = len(every.y) < _HELD and (model is None or first is not None) and work.fits_vectors
+        return work, every.copied() if held else None
 
     def _copied_lesson(self) -> Lesson:
         """A copy of the lesson that is open, to be kept if the call succeeds, or a new one for this call alone."""
@@ -824,21 +838,26 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._replace_model(work, model)
         return self
 
-    def _copied(self, model: Model, options: dict[str, Any] | None = None, shared: Sequence[nn.Module] = ()) -> Model:
+    def _copied(self, model: Model, options: dict[str, Any] | None = None) -> Model:
         """Copy what may change of a model: other threads that predict meanwhile use the model as it was."""
         device = resolve_device(self.device)
-        fixed = model.fixed_parts if device == model.device else []
-        work = model.copy(self._validated_parameters(model)[1] if options is None else options, [*shared, *fixed])
-        work.learner.to(device)
+        moves = device != model.device
+        work = model.copy(
+            self._validated_parameters(model)[1] if options is None else options, [] if moves else model.fixed_parts
+        )
+        if moves:
+            work.learner.to(device)
         return work
 
-    def _replace_model(self, work: Model, model: Model | None, lesson: Lesson | None = None) -> None:
+    def _replace_model(
+        self, work: Model, model: Model | None, lesson: Lesson | None = None, first: Samples | None = None
+    ) -> None:
         if self._model is not model:
             raise RuntimeError(
                 "Another thread changed this model during the call, so nothing of this call was kept. Call again, and teach "
                 "one model from one thread at a time."
             )
-        self._model = work
+        self._model, self._first = work, first
         if self._lesson is not None and lesson is not None:
             self._lesson = lesson
 

@@ -38,14 +38,8 @@ from cldnet.methods.parts.unlearning import not_learned
 from cldnet.nets import Described, FeatureMap, build_described, is_described
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
 from cldnet.storage.checkpoint import SessionCheckpoint
-from cldnet.storage.validation import (
-    check_shapes,
-    check_state,
-    check_values,
-    empty_backbone,
-    empty_learner,
-    read_labels,
-)
+from cldnet.storage.narrow import narrowed, widened
+from cldnet.storage.validation import check_shapes, check_state, check_values, empty_backbone, empty_learner, read_labels
 from cldnet.version import __version__
 
 if TYPE_CHECKING:
@@ -58,7 +52,7 @@ _MAX_RATE = 3e38  # what float32 can hold
 _MAX_INTEGER = 2**63 - 1  # what torch takes for a size, and a file for a number
 _MAX_SAVED_THREADS = 1 << 12
 #: Classes that there is room for if ``capacity`` is "auto": a multiple of the first for sums, the second for class vectors.
-_ROOM, _VECTORS = 32, 1000
+_ROOM, _VECTORS = 16, 1000
 #: Samples of a task that a net is tested on after it has learned them.
 _TESTED = 64
 _DIVERGED = "Training diverged: NaN or infinity. Lower lr, raise alpha if it is tiny, or look for enormous values in X."
@@ -329,9 +323,7 @@ class Model:
             learner = build_learner(SOLVERS[parameters.solver], setting, options, backbone)
         except RuntimeError as error:  # from the user's module, or a lack of memory
             if "allocate" in str(error):
-                raise ValueError(
-                    f"Not enough memory for {setting.capacity} classes: use a smaller capacity."
-                ) from error
+                raise ValueError(f"Not enough memory for {setting.capacity} classes: use a smaller capacity.") from error
             raise ValueError(f"The backbone does not take inputs of shape {shape}: {error}") from error
         strange = [name for name, value in learner.state_dict().items() if not isinstance(value, Tensor)]
         if strange:
@@ -348,6 +340,12 @@ class Model:
         learner.configure(options)
         return replace(self, learner=learner, labels=copy.deepcopy(self.labels))
 
+    def restarted(self, options: Mapping[str, Any], inputs: Inputs) -> Model:
+        """A model without samples and with a map that is not fitted, but with this one's labels, lessons and receipts."""
+        build = Model.build(self.parameters, options, seed=self.seed, inputs=inputs, classes=len(self.labels))
+        build.learner.counters[0] = self.learner.tasks
+        return replace(self, learner=build.learner, labels=copy.deepcopy(self.labels), inputs=inputs, sizes=Sizes())
+
     # The methods below change the learner and the labels: callers that need the old model copy it first.
 
     def learn(
@@ -357,16 +355,21 @@ class Model:
         *,
         epochs: int,
         batch_size: int,
+        first: Samples | None = None,
         on_step: Callable[[Progress], None] | None = None,
         checkpoint: SessionCheckpoint | None = None,
     ) -> tuple[Model, TaskReport]:
-        """Learn samples as one task, and add them to a lesson."""
-        first = not len(self.labels)
-        task, progress, session = self._task(samples, self.labels.learn(samples.y)), None, self.session
+        """Learn samples as one task, and add them to a lesson.
+
+        A model that was restarted learns its ``first`` samples again in the same task. They have been counted before.
+        """
+        begins, every = not len(self.labels), samples if first is None else Samples.joined([first, samples])
+        self.labels.learn(samples.y)
+        task, progress, session = self._task(every, self.labels.rows(every.y)), None, self.session
         grows = self._make_room()
         budget: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size}
         if checkpoint is not None:
-            session = self._session_digest(task, budget, first)
+            session = self._session_digest(task, budget, begins)
             progress = checkpoint.resume(session, self.seed, len(task), finished=self.session)
         try:
             report = fit_task(self.learner, task, **budget, on_step=on_step, resume=progress, on_checkpoint=checkpoint)
@@ -553,6 +556,12 @@ class Model:
         return digest.hexdigest()[:16]
 
     @property
+    def fits_vectors(self) -> bool:
+        """Whether this is the exact solver over vectors, with a map that it fits itself."""
+        given = isinstance(self.parameters.backbone, FeatureMap) and bool(self.parameters.backbone.fitted)
+        return self.learner.keeps_sums and len(self.inputs.shape) == 1 and not given
+
+    @property
     def fixed_parts(self) -> list[nn.Module]:
         """What no call changes any more, so that copies can share it: a fitted map of the library's own."""
         features = getattr(self.learner, "features", None)
@@ -624,8 +633,8 @@ class Model:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite, in chunks: the sums may have gigabytes, and the test makes copies."""
-    return all(bool(torch.isfinite(chunk).all()) for chunk in tensor.flatten().split(1 << 20))
+    """Whether all numbers are finite, and no sum of theirs overflows."""
+    return bool(torch.isfinite(tensor.sum()))
 
 
 def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[str, Any]) -> None:
@@ -652,6 +661,7 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
         "borrowed": sorted(model.merged_map_labels),
         "fitted_map": isinstance(backbone, FeatureMap) and bool(backbone.fitted),
         "map": None,
+        "integers": [],
     }
     if learner.keeps_sums:
         more, described = write_lessons(model.lessons, model.receipts, model.labels)
@@ -660,6 +670,7 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
             manifest["map"] = model.exact.features.describe()
         model.exact.settle()  # so that this model answers as the one that is loaded
         tensors |= {f"{_SOLUTION}{name}": tensor for name, tensor in model.exact.solution_state().items()}
+    tensors, manifest["integers"] = narrowed(tensors)
     store.write(path, tensors, manifest, partial(_check_loadable, learner))
 
 
@@ -707,7 +718,7 @@ class SavedModel:
         session = stream.get("session")  # older files have none
         if session is not None and not isinstance(session, str):
             raise ValueError(f"{session!r:.80} is not a session's digest")
-        lessons, receipts, state = read_lessons(tensors, manifest, labels)
+        lessons, receipts, state = read_lessons(widened(tensors, manifest["integers"]), manifest, labels)
         if (receipts is not None) != parameters["receipts"]:
             raise ValueError("it has receipts and says that it keeps none, or the other way round")
         solution = {name.removeprefix(_SOLUTION): state.pop(name) for name in [*state] if name.startswith(_SOLUTION)}
@@ -743,7 +754,9 @@ class SavedModel:
             features = cast("FeatureMap", build_described(self.description))
         elif self.description is not None:
             parameters = replace(parameters, backbone=build_described(self.description))
-        model = Model.build(parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes)
+        model = Model.build(
+            parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes
+        )
         learner = model.learner
         check_shapes(self.tensors, learner)
         _check_tied(self.tensors, learner.state_dict())

@@ -131,6 +131,8 @@ def _cost(solution: RidgeSolution, moments: Tensor, class_weights: Tensor, n_sam
 
 #: Up to this many features α is chosen by one eigendecomposition, above by few factorisations.
 EIGEN_FEATURES = 2048
+#: Up to this many features a whole eigendecomposition is quick, however few samples there are.
+FEW_FEATURES = 256
 #: Up to this many features the trace of the inverse is exact, unless there are plenty of samples; above it is estimated from
 #: random probes.
 EXACT_TRACE_FEATURES = 4096
@@ -174,7 +176,7 @@ def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, n_samples: float
     """Solve for a given α, or for the best one by generalised cross-validation (Golub, Heath & Wahba 1979).
 
     The search visits four to seven points of a grid. Up to ``EIGEN_FEATURES`` features, and where samples are few, one
-    eigendecomposition serves them all (0.3 s instead of 7 s with 4,000 features and 300 samples). Else one factorisation in
+    eigendecomposition serves them all (where they are few, 0.3 s instead of 7 s with 4,000 features and 300 samples). Else one factorisation in
     float32 rates all α near it, another one solves for the best, and the solution is refined in float64: on real streams one
     to three times one factorisation in float64 (results/benchmarks/alpha.json). Above ``EXACT_TRACE_FEATURES`` random probes
     give the trace, and an α is rated only where the freedom is far above their noise.
@@ -189,14 +191,14 @@ def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, n_samples: float
     if alpha is not None:
         return _by_factor(sums, max(alpha, least_alpha(gram.diagonal().sum(), m)))
     grid = candidates(gram.diagonal().mean(), least=GUARD if n_samples <= m else 0.0)
-    if m <= EIGEN_FEATURES:
-        eigenvalues, vectors = torch.linalg.eigh(gram)
-        return _search_eigenbasis(eigenvalues, vectors, sums, grid)
-    probed = m > EXACT_TRACE_FEATURES
-    least = m * (LEAST_PROBED if probed else LEAST_FREEDOM)
-    low_rank = low_rank_eigenvectors(gram, moments) if 0 < n_samples <= LOW_RANK * m else None
-    if low_rank is not None:  # the same limits as with factors, so that one sample more does not change the rating
-        return _search_eigenbasis(*low_rank, sums, grid, least, fine=not probed)
+    eigen, probed = m <= EIGEN_FEATURES, m > EXACT_TRACE_FEATURES
+    least = m * (0.0 if eigen else LEAST_PROBED if probed else LEAST_FREEDOM)
+    few = m > FEW_FEATURES and 0 < n_samples <= LOW_RANK * m
+    basis = low_rank_eigenvectors(gram, moments) if few else None
+    if basis is None and eigen:
+        basis = torch.linalg.eigh(gram)
+    if basis is not None:  # the same limits as with factors, so that one sample more does not change the rating
+        return _search_eigenbasis(*basis, sums, grid, least, fine=not probed)
     return _search_krylov(sums, grid, least, fine=not probed)
 
 

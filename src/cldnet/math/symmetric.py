@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 #: Rows of a block row and of a thin one. Part of the file format: saved sums are laid out by them.
-BLOCK_ROWS, THIN_ROWS = 512, 16
+BLOCK_ROWS, THIN_ROWS = 512, 64
 #: Rows and columns of a tile: small enough for the cache, and few products below the diagonal are wasted.
 _TILE_ROWS, _TILE_COLUMNS = 256, 1024
 
@@ -53,11 +53,10 @@ def pieces(packed: Tensor, m: int) -> Iterator[Piece]:
             f"A packed symmetric matrix of {m} rows is a vector of {packed_length(m)} entries, but the shape is "
             f"{tuple(packed.shape)}. Pass what pack() returned, with the number of rows of that matrix."
         )
-    start = 0
-    for rows, columns in _layout(m, BLOCK_ROWS, THIN_ROWS):
-        end = start + len(rows) * len(columns)
-        yield Piece(rows, columns, packed[start:end].view(len(rows), len(columns)))
-        start = end
+    sizes = [(len(rows), len(columns)) for rows, columns in _layout(m, BLOCK_ROWS, THIN_ROWS)]
+    parts = packed.split([rows * columns for rows, columns in sizes])
+    for (rows, columns), size, part in zip(_layout(m, BLOCK_ROWS, THIN_ROWS), sizes, parts, strict=True):
+        yield Piece(rows, columns, part.view(size))
 
 
 class Tile(NamedTuple):
@@ -98,11 +97,14 @@ def add_to_tile_(tile: Tile, left: Tensor, right: Tensor, sign: float = 1.0) -> 
         entries.add_(products[rows.start - top : rows.stop - top, columns.start - across :], alpha=sign)
 
 
-def add_few_(packed: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``leftᵀ right`` of a few samples, which must be symmetric, in place: in float64, piece by piece."""
+def plus_few(packed: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """``leftᵀ right`` of a few samples, which must be symmetric, plus a packed matrix, which stays as it is."""
+    total, m = torch.empty_like(packed), right.shape[1]
     columns_first = left.mT
-    for rows, columns, entries in pieces(packed, right.shape[1]):
-        entries.addmm_(columns_first[rows.start : rows.stop], right[:, columns.start : columns.stop])
+    for (rows, columns, entries), (*_, sums) in zip(pieces(packed, m), pieces(total, m), strict=True):
+        products = columns_first[rows.start : rows.stop], right[:, columns.start : columns.stop]
+        torch.addmm(entries, *products, out=sums)
+    return total
 
 
 def pack(dense: Tensor) -> Tensor:

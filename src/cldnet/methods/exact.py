@@ -20,10 +20,11 @@ nothing depends on how the samples came.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +116,13 @@ class Exact(MappedLearner):
         self.rows: Tensor = nn.Buffer(torch.zeros((), dtype=torch.float64))
         # Classes below this number were in the task that the map was fitted on, if it was fitted here.
         self.first_classes: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy what may change, without torch's detour over the storage of each tensor, which takes longer than a sample."""
+        twin: Self = memo.setdefault(id(self), copy.copy(self))
+        twin._buffers = {name: None if each is None else each.clone() for name, each in self._buffers.items()}
+        twin._modules = {name: copy.deepcopy(module, memo) for name, module in self._modules.items()}
+        return twin
 
     def start(self, task: TaskData) -> None:
         """Fit the map on the first task if it is not fitted yet, and remember the classes of this task."""

@@ -43,16 +43,28 @@ class SecondMoments(nn.Module, ABC):
 
     #: Whether what was added can be subtracted again, exactly.
     invertible: ClassVar[bool] = True
+    _shared: bool = False
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Clone the buffers, which are all that changes: torch's own way takes longer than a sample."""
+        """Share the tensors, which may have gigabytes, until either side changes them."""
         twin: Self = memo.setdefault(id(self), copy.copy(self))
-        twin._buffers = {name: buffer.clone() for name, buffer in self._buffers.items() if buffer is not None}
+        twin._buffers = dict(self._buffers)
+        self._shared = twin._shared = True
         return twin
+
+    def _own(self) -> None:
+        """Clone tensors that are shared with a copy, before they are changed in place."""
+        if self._shared:
+            self._buffers = {name: None if each is None else each.clone() for name, each in self._buffers.items()}
+            self._shared = False
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._own()
+        super()._load_from_state_dict(*arguments)
 
     @abstractmethod
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
@@ -110,8 +122,9 @@ class FullMoments(SecondMoments):
         right = h if weight is None else h.double()
         left = h if weight is None else right * weight.double()[:, None]
         if len(h) <= _FEW:
-            symmetric.add_few_(self.packed, left.double(), right.double())
+            self.packed = symmetric.plus_few(self.packed, left.double(), right.double())
             return
+        self._own()
         tiles = symmetric.tiles(self.packed, self.width)
 
         def work(piece: range) -> None:
@@ -122,6 +135,7 @@ class FullMoments(SecondMoments):
         run_in_threads(work, len(tiles), 1)
 
     def merge(self, other: Self, sign: float = 1.0) -> None:
+        self._own()
         self.packed.add_(other.packed, alpha=sign)
 
     def solve(self, moments: Tensor, class_weights: Tensor, rows: float, alpha: float | None) -> RidgeSolution:
@@ -150,10 +164,12 @@ class DiagonalMoments(SecondMoments):
         self.squares: Tensor = nn.Buffer(torch.zeros(width, dtype=torch.float64))
 
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
+        self._own()
         squares = h.double().square()
         self.squares += squares.sum(0) if weight is None else weight.double() @ squares
 
     def merge(self, other: Self, sign: float = 1.0) -> None:
+        self._own()
         self.squares.add_(other.squares, alpha=sign)
 
     def solve(self, moments: Tensor, class_weights: Tensor, rows: float, alpha: float | None) -> RidgeSolution:
@@ -185,6 +201,7 @@ class SketchedMoments(SecondMoments):
 
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:
         """Append rows to the sketch and shrink it to its size."""
+        self._own()
         rows = h.double() if weight is None else h.double() * weight.double().sqrt()[:, None]
         self.trace += rows.square().sum()
         self._extend(rows)
@@ -193,6 +210,7 @@ class SketchedMoments(SecondMoments):
         """Append another sketch; the losses of both add up."""
         if sign != 1.0:
             raise ValueError("Nothing can be subtracted from a sketch. Use gram='full' to forget.")
+        self._own()
         self.trace += other.trace
         self.shrinkage += other.shrinkage
         self._extend(other.directions)

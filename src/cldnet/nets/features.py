@@ -283,6 +283,8 @@ class FeatureMap(Described, ABC):
 class RandomProjection(FeatureMap):
     """Base of maps over random projections: scaled, rounded inputs times 8-bit weights, behind an optional frozen net."""
 
+    min_rows = 1
+
     def __init__(
         self,
         input_shape: tuple[int, ...],

@@ -44,7 +44,7 @@ def _from_3(manifest: Manifest) -> Manifest:
 
 def _from_4(manifest: Manifest) -> Manifest:
     """Version 4 did not describe the map of a backbone that was made by name, and stored no sums as integers."""
-    return {"map": None, "integers": [], **manifest}
+    return {"map": None, "integers": [], **manifest} if manifest.get("kind") == "model" else manifest
 
 
 #: The step from each version to the next.

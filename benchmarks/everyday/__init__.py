@@ -1,0 +1,1 @@
+"""What a practitioner does every day: single rows, tables, sparse text, the command line, photos and characters."""
