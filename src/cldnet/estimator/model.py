@@ -35,7 +35,7 @@ from cldnet.methods.learner import Learner, Setting, TaskData, portions, predict
 from cldnet.methods.mapped import check_gram
 from cldnet.methods.parts.alpha import ConstantAlpha
 from cldnet.methods.parts.unlearning import not_learned
-from cldnet.nets import Described, FeatureMap, build_described, is_described
+from cldnet.nets import Described, FeatureMap, Hashed, build_described, is_described
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
 from cldnet.storage.checkpoint import SessionCheckpoint
 from cldnet.storage.narrow import narrowed, widened
@@ -314,6 +314,8 @@ class Model:
         backbone, shape = parameters.backbone if features is None else features, inputs.shape
         if isinstance(backbone, nn.Module):
             backbone = copy.deepcopy(backbone)
+        elif backbone == "auto" and inputs.projection is not None and parameters.solver == "exact":
+            backbone = Hashed.kind
         if isinstance(backbone, Described) and is_described(backbone) and backbone.input_shape != shape:
             raise ValueError(f"The backbone takes inputs of shape {backbone.input_shape}, and X has {shape}.")
         width = getattr(backbone, "out_features", 1000)  # as many as maps that are made by name have

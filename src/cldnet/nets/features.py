@@ -75,7 +75,7 @@ class InputScale(nn.Module):
         varies = deviation > least
         common = deviation[varies].square().mean().sqrt() if varies.any() else deviation.new_ones(())
         # A constant feature may be a huge number, whose rounding is larger than the common std.
-        spread = _rounded(torch.where(varies, deviation, torch.maximum(common, 1e-6 * mean.abs())))
+        spread = rounded(torch.where(varies, deviation, torch.maximum(common, 1e-6 * mean.abs())))
         _check_distinguishable(x, dims, mean, spread, varies)
         self.mean.copy_(_rounded_within(mean, spread))
         self.spread.copy_(spread)
@@ -143,7 +143,7 @@ def _float64(x: Tensor) -> Tensor:
     return x.to(torch.float64, copy=True)
 
 
-def _rounded(numbers: Tensor) -> Tensor:
+def rounded(numbers: Tensor) -> Tensor:
     """Round to float32's digits, so that the order of samples does not matter."""
     mantissa, exponent = torch.frexp(numbers)
     power: Tensor = torch.pow(numbers.new_tensor(2.0), exponent)
@@ -152,7 +152,7 @@ def _rounded(numbers: Tensor) -> Tensor:
 
 def _rounded_within(mean: Tensor, spread: Tensor) -> Tensor:
     """Round a mean to float32's digits, or to a small part of the std where that is finer."""
-    rounded = _rounded(mean)
+    rounded = rounded(mean)
     step: Tensor = torch.pow(spread.new_tensor(2.0), torch.frexp(spread).exponent - 8)
     return torch.where((rounded - mean).abs() > 0.01 * spread, (mean / step).round() * step, rounded)
 
@@ -241,6 +241,8 @@ class FeatureMap(Described, ABC):
     fits_data: ClassVar[bool] = True
     #: Least and largest feature, if the class's own `forward` guarantees them.
     limits: ClassVar[tuple[float, float] | None] = None
+    #: How large a feature is that counts something once, if features are counts followed by a constant.
+    count: ClassVar[float | None] = None
     fitted: Tensor
 
     @abstractmethod
