@@ -62,9 +62,9 @@ class InputScale(nn.Module):
         size = min(4096, _chunk(x, _FITTED_AT_ONCE))
         mean, variance, reach = (torch.zeros_like(self.mean) for _ in range(3))
         for block, part in zip(x.split(size), share.split(size), strict=True):
-            mean += _float64(block).mul_(part).sum(dims, keepdim=True)[0]
+            mean += self._wide(block).mul_(part).sum(dims, keepdim=True)[0]
         for block, part in zip(x.split(size), share.split(size), strict=True):
-            distance = _float64(block).sub_(mean).abs_()
+            distance = self._wide(block).sub_(mean).abs_()
             reach = torch.maximum(reach, distance.amax(dims, keepdim=True)[0])
             variance += distance.square_().mul_(part).sum(dims, keepdim=True)[0]
         deviation, least = variance.sqrt(), _RESOLUTION.get(x.dtype, 1e-6) * mean.abs()
@@ -75,7 +75,7 @@ class InputScale(nn.Module):
         varies = deviation > least
         common = deviation[varies].square().mean().sqrt() if varies.any() else deviation.new_ones(())
         # A constant feature may be a huge number, whose rounding is larger than the common std.
-        spread = rounded(torch.where(varies, deviation, torch.maximum(common, 1e-6 * mean.abs())))
+        spread = _rounded(torch.where(varies, deviation, torch.maximum(common, 1e-6 * mean.abs())))
         _check_distinguishable(x, dims, mean, spread, varies)
         self.mean.copy_(_rounded_within(mean, spread))
         self.spread.copy_(spread)
@@ -98,7 +98,7 @@ class InputScale(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale inputs ``(n, …)`` of any number type; with mean 0 and std 1 they are only copied."""
-        if not self.mean.any() and bool((self.spread == 1).all()):
+        if self._is_identity:
             return x.to(self.dtype, copy=True)
         size = _chunk(x, _SCALED_AT_ONCE)
         if len(x) <= size:
@@ -110,7 +110,84 @@ class InputScale(nn.Module):
 
     def scaled(self, x: Tensor) -> Tensor:
         """Scale inputs in float64, all at once."""
-        return _float64(x).sub_(self.mean).div_(self.spread)
+        return self._wide(x).sub_(self.mean).div_(self.spread)
+
+    @property
+    def _is_identity(self) -> bool:
+        return not self.mean.any() and bool((self.spread == 1).all())
+
+    def _wide(self, x: Tensor) -> Tensor:
+        """Copy inputs to float64, so that the next steps can be in place."""
+        return x.to(torch.float64, copy=True)
+
+
+#: A column has heavy tails if its std is more than so many times that of a normal column with the same quartiles.
+_HEAVY = 2.0
+_NORMAL_QUARTILES = 1.349  # distance of the quartiles of a normal distribution, in stds
+_OCTAVES = 1 << 10  # of float64
+
+
+class TailScale(InputScale):
+    """Scale vectors, columns with heavy tails by the logarithm of the distance from their median.
+
+    The std of such a column is that of a few far values, and would leave no digits for all others. Whether its tails are heavy
+    is seen from its quartiles; the other columns are scaled as usual. The logarithm is piecewise linear, hence exact.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
+        if len(input_shape) != 1:
+            raise ValueError(f"tails=True is for vectors; inputs of shape {tuple(input_shape)} take tails=False.")
+        super().__init__(input_shape, dtype)
+        self.median: Tensor = nn.Buffer(torch.zeros(input_shape, dtype=torch.float64))
+        #: Half the distance of the quartiles of columns with heavy tails, and 0 for others.
+        self.unit: Tensor = nn.Buffer(torch.zeros(input_shape, dtype=torch.float64))
+
+    def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
+        """Find the columns with heavy tails among samples of a weight above 0, then compute means and stds."""
+        self.unit.zero_()
+        super().fit(x, weight)
+        low, median, high = _quartiles(x if weight is None else x[weight > 0])
+        heavy = (high > low) & (self.spread > _HEAVY / _NORMAL_QUARTILES * (high - low))
+        if bool(heavy.any()):
+            self.median.copy_(median)
+            self.unit.copy_(torch.where(heavy, (high - low) / 2, 0.0))
+            super().fit(x, weight)
+
+    @property
+    def _is_identity(self) -> bool:
+        return super()._is_identity and not self.unit.any()
+
+    def _wide(self, x: Tensor) -> Tensor:
+        """Copy inputs to float64, columns with heavy tails as logarithms of their distance from the median."""
+        wide, heavy = super()._wide(x), self.unit > 0
+        if bool(heavy.any()):
+            distance = (wide[:, heavy] - self.median[heavy]) / self.unit[heavy]
+            wide[:, heavy] = distance.sign() * log2_linear(1 + distance.abs())
+        return wide
+
+
+def log2_linear(x: Tensor) -> Tensor:
+    """Piecewise linear ``log₂ x`` for ``x ≥ 1``, exact at powers of two and the same on every machine.
+
+    Examples
+    --------
+    >>> log2_linear(torch.tensor([1.0, 1.5, 2.0, 3.0, 1024.0], dtype=torch.float64))
+    tensor([ 0.0000,  0.5000,  1.0000,  1.5000, 10.0000], dtype=torch.float64)
+    """
+    powers = torch.exp2(torch.arange(_OCTAVES, dtype=torch.float64, device=x.device))
+    x = x.clamp(1, float(2.0 ** (_OCTAVES - 1)))
+    guess = x.log2().floor().long().clamp(0, _OCTAVES - 2)  # the last digit of a logarithm differs between machines
+    octave = guess - (x < powers[guess]).long() + (x >= powers[guess + 1]).long()
+    return octave + (x / powers[octave] - 1)
+
+
+def _quartiles(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The quartiles of each column ``(n, d)``: values of samples, so that the order of samples does not matter."""
+    ranks = [max(1, -(-len(x) * part // 4)) for part in (1, 2, 3)]
+    columns = x.split(max(1, _FITTED_AT_ONCE // max(1, len(x))), dim=1)
+    found = [torch.stack([part.double().kthvalue(rank, dim=0).values for rank in ranks]) for part in columns]
+    low, median, high = torch.cat(found, dim=1)
+    return low, median, high
 
 
 def _check_distinguishable(x: Tensor, dims: list[int], mean: Tensor, spread: Tensor, varies: Tensor) -> None:
@@ -138,12 +215,7 @@ def _check_distinguishable(x: Tensor, dims: list[int], mean: Tensor, spread: Ten
         )
 
 
-def _float64(x: Tensor) -> Tensor:
-    """Copy inputs to float64, so that the next steps can be in place."""
-    return x.to(torch.float64, copy=True)
-
-
-def rounded(numbers: Tensor) -> Tensor:
+def _rounded(numbers: Tensor) -> Tensor:
     """Round to float32's digits, so that the order of samples does not matter."""
     mantissa, exponent = torch.frexp(numbers)
     power: Tensor = torch.pow(numbers.new_tensor(2.0), exponent)
@@ -152,7 +224,7 @@ def rounded(numbers: Tensor) -> Tensor:
 
 def _rounded_within(mean: Tensor, spread: Tensor) -> Tensor:
     """Round a mean to float32's digits, or to a small part of the std where that is finer."""
-    rounded = rounded(mean)
+    rounded = _rounded(mean)
     step: Tensor = torch.pow(spread.new_tensor(2.0), torch.frexp(spread).exponent - 8)
     return torch.where((rounded - mean).abs() > 0.01 * spread, (mean / step).round() * step, rounded)
 
@@ -185,6 +257,8 @@ FEATURE_LIMIT = 127
 INPUT_STEPS = 32767 / 16  # so 16 bits cover 16 standard deviations
 WEIGHT_STEPS = FEATURE_LIMIT / 3  # ±3σ fill the 8 bits; the few weights beyond are clipped
 INPUT_LIMIT = 32767
+#: Whole numbers of an input per step of a linear feature: 127 of these are 8 standard deviations.
+LINEAR_STEP = 129
 #: Directions of a random Fourier feature.
 DIRECTIONS = 1 << 16
 #: Bandwidths outside are useless, and angles of far inputs would run out of digits.
@@ -241,9 +315,15 @@ class FeatureMap(Described, ABC):
     fits_data: ClassVar[bool] = True
     #: Least and largest feature, if the class's own `forward` guarantees them.
     limits: ClassVar[tuple[float, float] | None] = None
-    #: How large a feature is that counts something once, if features are counts followed by a constant.
-    count: ClassVar[float | None] = None
+    #: Whether a learner calls ``fit(x, weight, y)``, with the classes of the first task's samples, numbered from 0 on. A class
+    #: with a `fit` of its own says so itself.
+    uses_labels: ClassVar[bool] = False
     fitted: Tensor
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "fit" in cls.__dict__ and "uses_labels" not in cls.__dict__:
+            cls.uses_labels = False  # its parent's `fit` may take labels when this one, from an older program, does not
 
     @abstractmethod
     def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
@@ -282,10 +362,83 @@ class FeatureMap(Described, ABC):
         return digest.hexdigest()[:16]
 
 
-class RandomProjection(FeatureMap):
-    """Base of maps over random projections: scaled, rounded inputs times 8-bit weights, behind an optional frozen net."""
+class ScaledMap(FeatureMap):
+    """Base of maps over scaled inputs, rounded to 16 bits."""
 
-    min_rows = 1
+    #: Of maps pickled by versions that had no other.
+    tails: bool = False
+
+    def __init__(self, input_shape: tuple[int, ...], *, tails: bool, net: nn.Module | None = None) -> None:
+        super().__init__()
+        if not isinstance(tails, bool):
+            raise ValueError(f"tails={tails!r} should be True or False.")
+        self.input_shape, self.tails = tuple(input_shape), tails
+        self.net = net.eval().requires_grad_(False) if net is not None else None
+        self.scale = (TailScale if tails else InputScale)(self.input_shape, torch.float64)
+
+    @property
+    def fitted(self) -> Tensor:  # type: ignore[override]
+        """Whether `fit` was called."""
+        return self.scale.fitted
+
+    @property
+    def min_rows(self) -> int:  # type: ignore[override]
+        """One row of inputs gives a scale of some kind; outputs of a net may be of any size."""
+        return 1 if self.net is None else 2
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the constructor besides shape and seed; ``tails`` only if set, as ids of older maps have none."""
+        return {"tails": True} if self.tails else {}
+
+    def _round(self, x: Tensor) -> Tensor:
+        """Scaled inputs as whole numbers, flattened, in float64."""
+        return compress(self.scale(x)).round_().clamp_(-INPUT_LIMIT, INPUT_LIMIT).flatten(1)
+
+
+class Linear(ScaledMap):
+    """The scaled inputs themselves, as whole numbers from −127 to 127, and a constant last column.
+
+    They reach to 8 standard deviations in steps of 1/16. Finer steps would need a second digit per input, which is noise to a
+    ridge regression of few samples.
+
+    Parameters
+    ----------
+    input_shape, tails
+        As for `RandomReLU`.
+    seed : int
+        Not used: nothing is random. Every map takes one.
+
+    Examples
+    --------
+    >>> features = Linear((2,))
+    >>> features.fit(torch.tensor([[0.0, 1.0], [2.0, 3.0]]))
+    >>> features(torch.tensor([[2.0, 1.0]]))
+    tensor([[ 16., -16., 127.]])
+    """
+
+    kind = "linear"
+    limits = (-FEATURE_LIMIT, FEATURE_LIMIT)
+
+    def __init__(self, input_shape: tuple[int, ...], *, seed: int = 0, tails: bool = False) -> None:
+        super().__init__(input_shape, tails=tails)
+        self.seed = seed
+        self.out_features = prod(self.input_shape) + 1
+
+    @torch.no_grad()
+    def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
+        """Take the inputs' mean and std from training inputs."""
+        self.scale.fit(x, weight)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Map inputs to whole numbers from −127 to 127, as float32."""
+        steps = self._round(x).div_(LINEAR_STEP).round_().clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+        return with_constant(steps.float())
+
+
+class RandomProjection(ScaledMap):
+    """Base of maps over random projections: scaled, rounded inputs times 8-bit weights, behind an optional frozen net."""
 
     def __init__(
         self,
@@ -295,23 +448,16 @@ class RandomProjection(FeatureMap):
         biased: bool,
         source: torch.Generator,
         net: nn.Module | None,
+        tails: bool,
     ) -> None:
-        super().__init__()
-        self.input_shape = tuple(input_shape)
-        self.net = net.eval().requires_grad_(False) if net is not None else None
-        self.scale = InputScale(self.input_shape, torch.float64)
+        super().__init__(input_shape, tails=tails, net=net)
         self.weight: Tensor = nn.Buffer(_random_weights(features, prod(input_shape) + biased, source))
         self.out_features = int(features) + 1
 
     @property
-    def fitted(self) -> Tensor:  # type: ignore[override]
-        """Whether `fit` was called."""
-        return self.scale.fitted
-
-    @property
     def options(self) -> dict[str, Any]:
         """Arguments of the constructor besides shape and seed; a net in front is not included."""
-        return {"features": self.out_features - 1}
+        return {"features": self.out_features - 1, **super().options}
 
     def _embed(self, x: Tensor) -> Tensor:
         """Outputs of the net in front, or the inputs themselves."""
@@ -324,10 +470,6 @@ class RandomProjection(FeatureMap):
                 "The backbone returned NaN or infinity for some samples. Check its weights and the inputs."
             )
         return embedded
-
-    def _round(self, x: Tensor) -> Tensor:
-        """Scaled inputs as whole numbers, flattened, in float64."""
-        return compress(self.scale(x)).round_().clamp_(-INPUT_LIMIT, INPUT_LIMIT).flatten(1)
 
     def _project(self, x: Tensor) -> Tensor:
         """Products of the rounded inputs and all weights: whole numbers, exact in float64 in any order."""
@@ -360,6 +502,8 @@ class RandomReLU(RandomProjection):
         Seed of the random weights.
     net : nn.Module, optional
         A frozen module whose output is expanded instead of the input itself.
+    tails : bool
+        Take the logarithm of columns with heavy tails, of vectors only (`TailScale`).
 
     Examples
     --------
@@ -374,9 +518,15 @@ class RandomReLU(RandomProjection):
     limits = (0.0, FEATURE_LIMIT)
 
     def __init__(
-        self, input_shape: tuple[int, ...], features: int = 1000, *, seed: int, net: nn.Module | None = None
+        self,
+        input_shape: tuple[int, ...],
+        features: int = 1000,
+        *,
+        seed: int,
+        net: nn.Module | None = None,
+        tails: bool = False,
     ) -> None:
-        super().__init__(input_shape, features, biased=True, source=generator(seed), net=net)
+        super().__init__(input_shape, features, biased=True, source=generator(seed), net=net, tails=tails)
         self.seed = seed
         self.step: Tensor = nn.Buffer(torch.ones((), dtype=torch.float64))
 
@@ -438,7 +588,7 @@ class RandomFourier(RandomProjection):
 
     Parameters
     ----------
-    input_shape, features, seed, net
+    input_shape, features, seed, net, tails
         As for `RandomReLU`.
     bandwidth : float, optional
         σ, in standard deviations of the inputs. By default σ² is twice the mean squared distance of two samples of the first
@@ -458,9 +608,10 @@ class RandomFourier(RandomProjection):
         seed: int,
         net: nn.Module | None = None,
         bandwidth: float | None = None,
+        tails: bool = False,
     ) -> None:
         source = generator(seed)
-        super().__init__(input_shape, features, biased=False, source=source, net=net)
+        super().__init__(input_shape, features, biased=False, source=source, net=net, tails=tails)
         self.seed = seed
         least, most = _BANDWIDTHS
         number = isinstance(bandwidth, int | float | np.number) and not isinstance(bandwidth, bool)

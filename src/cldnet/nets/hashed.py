@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from cldnet.nets.features import FEATURE_LIMIT, FeatureMap, rounded, with_constant
+from cldnet.nets.features import FEATURE_LIMIT, FeatureMap, _rounded, with_constant
 
 #: Root mean squares of the nonzero inputs that the 8 bits cover: on CLINC150 none is larger, and more would cost digits.
 _RANGE = 12.0
@@ -57,7 +57,7 @@ class Hashed(FeatureMap):
             squares += part @ block.double().square_().sum(1)
             count += part @ (block != 0).sum(1).double()
         if bool(squares > 0):
-            self.unit.copy_(rounded((squares / count).sqrt() * (_RANGE / FEATURE_LIMIT)))
+            self.unit.copy_(_rounded((squares / count).sqrt() * (_RANGE / FEATURE_LIMIT)))
         self.fitted.fill_(True)
 
     @torch.no_grad()
