@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cldnet.data.labels import Inputs, LabelTable, as_labels
+from cldnet.data.frames import check_columns, columns_that_lack
+from cldnet.data.labels import Inputs, LabelTable, as_labels, other_columns
+from cldnet.data.sparse import WIDTH, Projection, is_sparse
 
 _CHANNELS = (1, 3, 4)
 #: Weights outside this range vanish beside others, or overflow when they are multiplied.
@@ -39,29 +41,30 @@ _ADVICE = {
 _END = re.compile(r"\n|\.Convert")
 
 
-def as_inputs(X: Any, copy: bool = True) -> Tensor:
-    """Convert inputs (numpy, torch, pandas, lists) to a tensor of numbers, samples first, or raise.
+def as_inputs(X: Any, copy: bool = True, projection: Projection | None = None) -> Tensor:
+    """Convert inputs (numpy, scipy, torch, pandas, lists) to a tensor of numbers, samples first, or raise.
 
     uint8 stays uint8 and means 0 to 255; other numbers become float32 if that loses nothing, else float64. Without ``copy``
-    the tensor may share the memory of X, which may take gigabytes: read it only, and only during the call.
+    the tensor may share the memory of X, which may take gigabytes: read it only, and only during the call. With a
+    ``projection`` rows are projected, sparse or not; without one, sparse rows of more than `WIDTH` columns are refused.
     """
-    # scikit-learn's checks and messages are what users of arrays know; imported late because it is heavy.
-    from sklearn.utils import check_array  # noqa: PLC0415
-
-    X = plain(X, "X")
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):  # it looks for NaN in the sum, which large numbers overflow
-            array: NDArray[Any] = check_array(X, dtype="numeric", allow_nd=True, input_name="X")
-    except (ValueError, TypeError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(_explained(str(error), X)) from error
+    array = _numbers(X)
+    if projection is not None:
+        if array.shape[1:] != (projection.columns,):
+            raise ValueError(other_columns(array.shape, projection.columns))
+        return projection.project(array)
+    if is_sparse(array):
+        if array.shape[1] > WIDTH:
+            raise ValueError(
+                f"X is sparse and has {array.shape[1]:,} columns; without a projection expected at most {WIDTH:,}, or dense "
+                "rows. Train a new model that starts with sparse rows, or pass small pieces: X[i:j].toarray()."
+            )
+        array = array.toarray()
     if array.ndim > 4:
         raise ValueError(
             f"X has shape {array.shape}; expected (n, features), (n, height, width) or (n, height, width, channels): "
             "reshape it."
         )
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"X has dtype {array.dtype}, which is not a number type. Convert it, for example to float32.")
     if 0 in array.shape:
         raise ValueError(f"X has shape {array.shape}: a side of 0 holds no numbers.")
     dtype: type[np.generic] = np.float64
@@ -78,6 +81,25 @@ def as_inputs(X: Any, copy: bool = True) -> Tensor:
     return torch.from_numpy(array)
 
 
+def _numbers(X: Any) -> Any:
+    """Convert inputs to a numpy array of numbers, or to rows of scipy if they are sparse; raise for what is neither."""
+    # scikit-learn's checks and messages are what users of arrays know; imported late because it is heavy.
+    from sklearn.utils import check_array  # noqa: PLC0415
+
+    X = plain(X, "X")
+    check_columns(X)
+    rows = X.sparse.to_coo() if is_sparse(X) and hasattr(X, "iloc") else X
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # it looks for NaN in the sum, which large numbers overflow
+            array: Any = check_array(rows, accept_sparse="csr", dtype="numeric", allow_nd=True, input_name="X")
+    except (ValueError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(_explained(str(error), X)) from error
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"X has dtype {array.dtype}, which is not a number type. Convert it, for example to float32.")
+    return array
+
+
 def _explained(fault: str, X: Any) -> str:
     """Shorten a message of scikit-learn, and add what was expected and what to do."""
     if "Expected 2D array, got 1D" in fault:
@@ -85,12 +107,14 @@ def _explained(fault: str, X: Any) -> str:
             "Expected 2D array, got 1D array instead: X should have one row per sample. Reshape your data: "
             "X.reshape(1, -1) if it is one sample, X.reshape(-1, 1) if each number is a sample."
         )
+    if "Expected 2D input" in fault:
+        return "Expected 2D input, got one row of a sparse array: X should have one row per sample. Keep its shape: X[i:i+1]."
     if "Expected 2D array" in fault:  # numpy takes whatever it does not know for one value
         what = "None" if X is None else f"a {type(X).__name__}"
         how = "list(X)" if isinstance(X, Iterator) else "an array, a tensor, a table or a list of rows"
         return f"Expected 2D array, got {what} instead: X should have one row per sample. Give {how}."
     advice = next((advice for words, advice in _ADVICE.items() if words in fault), None)
-    return fault if advice is None else f"{_END.split(fault)[0].rstrip(' .:')}. {advice}"
+    return fault if advice is None else f"{_END.split(fault)[0].rstrip(' .:')}{columns_that_lack(X)}. {advice}"
 
 
 def plain(values: Any, name: str) -> Any:
@@ -217,7 +241,7 @@ def _channels_first(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Samples:
-    """Checked samples: inputs in the layout of the nets, labels, weights or None, and column names or None.
+    """Checked samples: inputs in the layout of the nets, labels, weights, column names, and how inputs were projected.
 
     The inputs may share the caller's memory: copy them to keep them beyond the call.
     """
@@ -226,6 +250,7 @@ class Samples:
     y: NDArray[Any]
     weight: NDArray[np.float64] | None
     names: tuple[str, ...] | None
+    projection: Projection | None = None
 
     @classmethod
     def checked(
@@ -236,8 +261,15 @@ class Samples:
         input_shape: tuple[int, ...] | None,
         table: LabelTable,
         classes: Any = None,
+        *,
+        inputs: Inputs | None = None,
+        width: int = WIDTH,
     ) -> Samples:
-        """Check the arguments of a call, and the labels against a table; raise if something is wrong."""
+        """Check the arguments of a call, and the labels against a table; raise if something is wrong.
+
+        ``inputs`` are those of the model or session that the samples are for. Without one, sparse rows of more columns
+        than ``width`` are projected to so many.
+        """
         from sklearn.utils.validation import _get_feature_names  # noqa: PLC0415
 
         if y is None:
@@ -245,7 +277,13 @@ class Samples:
                 "This classifier requires y to be passed, but the target y is None. Give a list, an array or a column of "
                 "labels, one per sample."
             )
-        x = layout(as_inputs(X, copy=False), input_shape)
+        projection = Projection.of(X, width) if inputs is None else inputs.projection
+        if projection is not None and input_shape is not None:
+            raise ValueError(
+                f"X is sparse with {projection.columns:,} columns, which are projected to {projection.width:,}, and "
+                f"input_shape={input_shape} is for dense inputs: leave it out."
+            )
+        x = layout(as_inputs(X, copy=False, projection=projection), input_shape)
         labels = as_targets(y, len(x))
         table.check(labels)
         if classes is not None:
@@ -254,7 +292,7 @@ class Samples:
                 raise ValueError(f"y has labels {unexpected} that are not in classes. Add them, or leave classes out.")
         weight = None if sample_weight is None else as_weights(sample_weight, len(x))
         names = _get_feature_names(X)
-        return cls(x, labels, weight, None if names is None else tuple(names.tolist()))
+        return cls(x, labels, weight, None if names is None else tuple(names.tolist()), projection)
 
     def copied(self) -> Samples:
         """Copy the inputs and labels, to keep them beyond the call."""
@@ -269,13 +307,16 @@ class Samples:
         if any(piece.weight is not None for piece in pieces):
             weight = np.concatenate([np.ones(len(p.y)) if p.weight is None else p.weight for p in pieces])
         y = np.concatenate([piece.y for piece in pieces])
-        return Samples(torch.cat([piece.x for piece in pieces]), y, weight, pieces[0].names)
+        x = torch.cat([piece.x for piece in pieces])
+        return Samples(x, y, weight, pieces[0].names, pieces[0].projection)
 
     @property
     def inputs(self) -> Inputs:
         """The `Inputs` of a model that starts with these samples."""
         least, most = (float(end) for end in self.x.aminmax())
-        return Inputs(tuple(self.x.shape[1:]), self.names, self.x.dtype == torch.uint8, max(most, -least))
+        return Inputs(
+            tuple(self.x.shape[1:]), self.names, self.x.dtype == torch.uint8, max(most, -least), self.projection
+        )
 
 
 class Session:
@@ -284,14 +325,14 @@ class Session:
     def __init__(self, table: LabelTable) -> None:
         self.table = copy.deepcopy(table)
         self.pieces: list[Samples] = []
-        self._inputs: Inputs | None = None
+        self.inputs: Inputs | None = None
 
     def add(self, samples: Samples) -> None:
         """Add a copy of a piece, or raise if its inputs do not match those of the first one."""
-        if self._inputs is None:
-            self._inputs = samples.inputs
-        self._inputs.check(samples.x)
-        if samples.names != self._inputs.names:
+        if self.inputs is None:
+            self.inputs = samples.inputs
+        self.inputs.check(samples.x)
+        if samples.names != self.inputs.names:
             raise ValueError("The columns have other names than in the session's first piece: use the same names.")
         self.table.learn(samples.y)
         self.pieces.append(samples.copied())

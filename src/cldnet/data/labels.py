@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cldnet.data.sparse import Projection
+
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 _DTYPES: dict[str, type] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "str": np.str_}
@@ -294,28 +296,37 @@ _CENTRED = 0.1
 _MOST_NUMBERS = 1 << 26
 
 
+def other_columns(shape: Sequence[int], expected: int) -> str:
+    """Say that rows have another number of columns than expected, in scikit-learn's words."""
+    return (
+        f"X has {shape[1] if len(shape) == 2 else tuple(shape[1:])} features, but CLDNetClassifier is expecting {expected} "
+        "features as input. Give the columns that the model was trained with, or train another model."
+    )
+
+
 @dataclass(frozen=True)
 class Inputs:
-    """A model's first inputs: the shape of one, the names of the columns, whether they were uint8, the largest |value|."""
+    """A model's first inputs: the shape of one, the names of the columns, whether they were uint8, the largest |value|.
+
+    If they were sparse with many columns, shape and largest |value| are those of the projected rows.
+    """
 
     shape: tuple[int, ...]
     names: tuple[str, ...] | None
     pixels: bool
     largest: float
+    projection: Projection | None = None
 
     @property
     def count(self) -> int:
-        """Number of values in one input."""
-        return prod(self.shape)
+        """Number of values in one input, before any projection."""
+        return prod(self.shape) if self.projection is None else self.projection.columns
 
     def check(self, x: Tensor) -> None:
         """Raise for inputs of another shape, and for images in another range, such as 0 to 1 after 0 to 255."""
         shape = tuple(x.shape[1:])
         if len(shape) == len(self.shape) == 1 and shape != self.shape:  # in scikit-learn's words
-            raise ValueError(
-                f"X has {shape[0]} features, but CLDNetClassifier is expecting {self.count} features as input. Give "
-                "the columns that the model was trained with, or train another model."
-            )
+            raise ValueError(other_columns(x.shape, self.count))
         if shape != self.shape:
             raise ValueError(
                 f"X has samples of shape {shape}; the model was made for {self.shape}. "
@@ -364,7 +375,10 @@ class Inputs:
 
     def to_json(self) -> dict[str, Any]:
         """Describe the inputs in types that JSON has."""
-        return asdict(self)
+        described = asdict(self)
+        if self.projection is None:  # as in older files
+            del described["projection"]
+        return described
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> Inputs:
@@ -373,12 +387,16 @@ class Inputs:
         sides = shape if isinstance(shape, list) and 1 <= len(shape) <= 3 else [0]
         if not all(type(side) is int and 1 <= side <= _MOST_NUMBERS for side in sides) or prod(sides) > _MOST_NUMBERS:
             raise ValueError(f"inputs of shape {shape!r:.80} are not possible")
+        projection = None if state.get("projection") is None else Projection.from_json(state["projection"])
+        if projection is not None and sides != [projection.width]:
+            raise ValueError(f"inputs of shape {shape!r:.80} were not projected to {projection.width} columns")
+        count = prod(sides) if projection is None else projection.columns
         if names is not None and not (
-            isinstance(names, list) and len(names) == prod(sides) and all(isinstance(name, str) for name in names)
+            isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names)
         ):
-            raise ValueError(f"the column names should be {prod(sides)} strings, or null")
+            raise ValueError(f"the column names should be {count} strings, or null")
         if not isinstance(pixels, bool) or type(largest) not in (int, float) or not 0 <= largest < float("inf"):
             raise ValueError(
                 f"largest={largest!r:.80} should be a finite number, and pixels={pixels!r:.80} true or false"
             )
-        return cls(tuple(sides), None if names is None else tuple(names), pixels, float(largest))
+        return cls(tuple(sides), None if names is None else tuple(names), pixels, float(largest), projection)

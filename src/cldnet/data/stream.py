@@ -172,8 +172,10 @@ class Stream:
         """
         if X_test is None and y_test is not None:
             raise ValueError("y_test was given without X_test: give both, or neither.")
-        test = None if X_test is None else Part(layout(as_inputs(X_test), None), as_targets(y_test, len(X_test)))
-        return cls.from_dataset(Dataset(name, Part(layout(as_inputs(X), None), as_targets(y, len(X))), test), **split)
+        pairs = [(X, y)] if X_test is None else [(X, y), (X_test, y_test)]
+        inputs = [layout(as_inputs(each), None) for each, _ in pairs]
+        parts = [Part(x, as_targets(labels, len(x))) for x, (_, labels) in zip(inputs, pairs, strict=True)]
+        return cls.from_dataset(Dataset(name, parts[0], parts[1] if len(parts) > 1 else None), **split)
 
     @classmethod
     def from_dataset(

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_feature_names
 from torch import Tensor, nn
 
@@ -40,7 +40,7 @@ from cldnet.estimator.model import (
 )
 from cldnet.estimator.statistics import Statistics
 from cldnet.methods.fit import log_tenths
-from cldnet.nets import FeatureMap, is_described
+from cldnet.nets import FeatureMap, Hashed, is_described
 from cldnet.nets.choice import choose_map
 from cldnet.storage.checkpoint import SessionCheckpoint
 
@@ -175,7 +175,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Forget everything and learn from ``X`` and ``y`` alone."""
         self._check_no_session("fit")
         parameters, options = self._validated_parameters()
-        samples = Samples.checked(X, y, sample_weight, parameters.input_shape, LabelTable(parameters.limit))
+        table, width = LabelTable(parameters.limit), parameters.sparse_width
+        samples = Samples.checked(X, y, sample_weight, parameters.input_shape, table, width=width)
         lesson = Lesson()  # whatever an open lesson has is forgotten, too
         work, first = self._learned(samples, parameters, options, None, lesson)
         self._replace_model(work, self._model, lesson, first)
@@ -186,8 +187,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like
-            Vectors ``(n, d)`` or images ``(n, H, W)``, ``(n, H, W, C)``, ``(n, C, H, W)``; uint8 means 0 to 255.
+        X : array-like or sparse matrix
+            Vectors ``(n, d)`` or images ``(n, H, W)``, ``(n, H, W, C)``, ``(n, C, H, W)``; uint8 means 0 to 255. Sparse rows
+            of more than 4,096 columns are projected to so many (`cldnet.data.sparse`), never made dense.
         y : array-like
             Labels: integers, strings, booleans or whole floats. They need not be declared before.
         classes : array-like, optional
@@ -198,7 +200,10 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model, session = self._model, self._session
         parameters, options = self._validated_parameters(model)
         table = self._labels(parameters) if session is None else session.table
-        samples = Samples.checked(X, y, sample_weight, parameters.input_shape, table, classes)
+        known = model.inputs if model is not None else session.inputs if session is not None else None
+        samples = Samples.checked(
+            X, y, sample_weight, parameters.input_shape, table, classes, inputs=known, width=parameters.sparse_width
+        )
         if model is not None:
             self._check_columns(X, samples.x, model)
         if session is None:
@@ -393,7 +398,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_no_session("forget")
         model = self._fitted()
         # Labels are checked against those known.
-        samples = Samples.checked(X, y, sample_weight, model.parameters.input_shape, LabelTable())
+        shape = model.parameters.input_shape
+        samples = Samples.checked(X, y, sample_weight, shape, LabelTable(), inputs=model.inputs)
         self._check_columns(X, samples.x, model)
         traced, lesson = sorted(model.map_labels.intersection(samples.y.tolist())), self._copied_lesson()
         with self._computing():
@@ -690,7 +696,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._checked(X, self._fitted())
 
     def _checked(self, X: Any, model: Model) -> Tensor:
-        x = layout(as_inputs(X, copy=False), model.parameters.input_shape)
+        x = layout(as_inputs(X, copy=False, projection=model.inputs.projection), model.parameters.input_shape)
         self._check_columns(X, x, model)
         return x
 
@@ -735,6 +741,11 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if before is not None:
                 source.set_state(before)
             raise
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._model is not None
@@ -814,6 +825,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The map that suits the first samples, if they are vectors and it may be chosen."""
         if parameters.solver != "exact" or parameters.backbone != "auto" or samples.x.ndim != 2:
             return None
+        if samples.projection is not None:
+            return Hashed(tuple(samples.x.shape[1:]))
         weight = None if samples.weight is None else torch.from_numpy(samples.weight)
         rows = torch.from_numpy(LabelTable().learn(samples.y))
         choice = choose_map(samples.x, rows, seed=seed, weight=weight)

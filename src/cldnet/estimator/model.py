@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import cldnet.storage as store
 from cldnet.data.arrays import Samples
 from cldnet.data.labels import Inputs, LabelTable
+from cldnet.data.sparse import WIDTH
 from cldnet.device import bearable_threads, memory_limit, resolve_dtype
 from cldnet.estimator.footprint import Footprint, footprint
 from cldnet.estimator.lessons import Lesson, Lessons, Receipts, read_lessons, sample_digests, write_lessons
@@ -135,6 +136,12 @@ class ModelParameters:
     def limit(self) -> int | None:
         """The largest number of classes, if there is one."""
         return None if self.capacity == "auto" and self.solver == "exact" else self.room()
+
+    @property
+    def sparse_width(self) -> int:
+        """Number of columns that wide sparse inputs are projected to: what a map that was given takes, or the default."""
+        shape = getattr(self.backbone, "input_shape", ()) if isinstance(self.backbone, FeatureMap) else ()
+        return shape[0] if len(shape) == 1 else WIDTH
 
     def setting(self, input_shape: tuple[int, ...], seed: int, classes: int = 0) -> Setting:
         """What the learner is made for. The exact solver sums and scores in float64, whatever ``dtype`` is."""

@@ -223,6 +223,12 @@ def merged_inputs(first: Inputs, second: Inputs) -> Inputs:
         raise ValueError(
             f"One model was made for inputs of shape {first.shape}, the other for {second.shape}: they cannot be merged."
         )
+    if first.projection != second.projection:
+        counts = [each.count for each in (first, second)]
+        raise ValueError(
+            f"One model was made for {counts[0]:,} columns, the other for {counts[1]:,}, and sparse rows were projected: they "
+            "cannot be merged. Start both with sparse rows of the same columns."
+        )
     if first.names is not None and second.names is not None and first.names != second.names:
         raise ValueError("The models' columns have different names or orders: use the same columns in the same order.")
     kind, pixel = torch.uint8 if second.pixels else torch.float64, (1,) * len(first.shape)

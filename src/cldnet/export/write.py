@@ -163,6 +163,11 @@ def _export(
     model = clf.model_
     if not len(model.labels.classes):
         raise NotFittedError("This model has forgotten all its classes: teach it some with partial_fit first.")
+    if model.inputs.projection is not None:
+        raise ValueError(
+            "This model learned sparse rows that were projected, and an exported file takes the model's inputs as they are, "
+            "dense: save it with save and load it with cldnet."
+        )
     check_new(path)
     x = random_inputs(model) if X is None else clf.check_inputs(X)
     if X is not None and not model.inputs.pixels:

@@ -13,6 +13,7 @@ from cldnet.device import generator
 from cldnet.nets.features import Described, FeatureMap, Linear, RandomFourier, RandomReLU
 from cldnet.nets.fingerprint import evaluating
 from cldnet.nets.frozen import EFFICIENT, Expanded, ExpandedNet, FrozenNet, described_options
+from cldnet.nets.hashed import Hashed
 from cldnet.nets.layers import CNN, MLP
 from cldnet.nets.patches import WhitenedPatches
 from cldnet.nets.resnet import ResNet
@@ -30,6 +31,7 @@ __all__ = [
     "ExpandedNet",
     "FeatureMap",
     "FrozenNet",
+    "Hashed",
     "Linear",
     "RandomFourier",
     "RandomReLU",
@@ -51,6 +53,7 @@ BACKBONES: Mapping[str, str] = {
     "random-relu": "1,000 fixed random ReLU features in 8 bits, for the exact solver",
     "random-fourier": "1,000 fixed random Fourier features in 8 bits, a Gaussian kernel, for the exact solver",
     "linear": "the scaled inputs themselves in 8 bits, for the exact solver",
+    "hashed": "the inputs as whole numbers with one scale, for the exact solver; the default for wide sparse inputs",
     "patches": "whitened patches: filters from the first task's images, for the exact solver; images only",
     "efficientnet-lite0": "a net pretrained on ImageNet, frozen; for the exact solver with 4,000 random ReLU features; photos",
     "efficientnet-lite1": "the same with a larger net",
@@ -60,7 +63,7 @@ BACKBONES: Mapping[str, str] = {
 }
 #: The class of each kind of feature map.
 FEATURE_MAPS: Mapping[str, type[Any]] = {
-    made.kind: made for made in (RandomReLU, RandomFourier, Linear, WhitenedPatches, ExpandedNet, Expanded)
+    made.kind: made for made in (RandomReLU, RandomFourier, Linear, Hashed, WhitenedPatches, ExpandedNet, Expanded)
 }
 _DESCRIBED: Mapping[str, type[Any]] = {**FEATURE_MAPS, FrozenNet.kind: FrozenNet}
 #: Names of maps over pretrained nets, with their options.
