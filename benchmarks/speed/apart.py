@@ -27,7 +27,12 @@ def apart(
     around = environment() | ({} if source is None else {"PYTHONPATH": str(source)})
     call = json.dumps([function.__module__, function.__qualname__, given])
     done = subprocess.run(
-        [str(python or sys.executable), "-c", _CALL, call], cwd=ROOT, env=around, capture_output=True, text=True, check=False
+        [str(python or sys.executable), "-c", _CALL, call],
+        cwd=ROOT,
+        env=around,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"{function.__qualname__} failed in a process of its own:\n{done.stderr}")

@@ -74,7 +74,10 @@ BAD_INPUTS: dict[str, tuple[Any, str]] = {
         pd.DataFrame(X).astype("Float64").mask(X > 4),
         r"contains NaN \(columns 0, 1, 2, 3\). Drop those samples, or fill in the values",
     ),
-    "words in a table": (pd.DataFrame(X).assign(name="x"), "X should hold numbers, and column 'name' holds text: encode"),
+    "words in a table": (
+        pd.DataFrame(X).assign(name="x"),
+        "X should hold numbers, and column 'name' holds text: encode",
+    ),
     "masked": (np.ma.masked_array(X, mask=X > 4), "X is a masked array in which .* of 48 values are missing"),
     "a sparse tensor": (torch.from_numpy(X).to_sparse(), r"X is a tensor that is sparse.*X.to_dense\(\)"),
     "a tensor without data": (torch.empty(12, 4, device="meta"), "without data; expected plain numbers"),
@@ -110,7 +113,10 @@ BAD_INPUTS: dict[str, tuple[Any, str]] = {
     "objects": (np.full((12, 4), object()), "X should hold numbers: drop that column, or encode it"),
     "ragged": ([[1.0, 2.0]] * 11 + [[1.0]], "inhomogeneous[\\s\\S]*should have the same length"),
     "complex": (X + 1j, "Complex data not supported[\\s\\S]*Give real numbers"),
-    "sparse with more features": (scipy.sparse.csr_matrix(np.hstack([X, X])), "X has 8 features, but .* Give the columns"),
+    "sparse with more features": (
+        scipy.sparse.csr_matrix(np.hstack([X, X])),
+        "X has 8 features, but .* Give the columns",
+    ),
     "sparse with NaN": (scipy.sparse.csr_array(replaced(np.nan)), "contains NaN. Drop those samples"),
     "dates": (np.full((12, 4), np.datetime64("2020-01-01")), "number|float|dtype"),
 }

@@ -153,7 +153,12 @@ def test_rows_are_held_until_there_are_50_and_dropped_then():
 
 def test_what_is_saved_or_copied_has_no_rows_and_its_map_stays(tmp_path):
     X, y = samples(12)
-    for leave in (lambda clf: clf.save(tmp_path / "m.cldnet"), copy.deepcopy, pickle.dumps, lambda clf: clf.statistics()):
+    for leave in (
+        lambda clf: clf.save(tmp_path / "m.cldnet"),
+        copy.deepcopy,
+        pickle.dumps,
+        lambda clf: clf.statistics(),
+    ):
         clf = CLDNetClassifier(random_state=0).partial_fit(X[:6], y[:6])
         leave(clf)
         assert clf._first is None

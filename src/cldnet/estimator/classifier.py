@@ -69,8 +69,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bottleneck (Eq. 5) at the start of the first task. It needs inputs of many dimensions, since each task uses up some
         of them permanently.
     backbone : str or nn.Module
-        ``"auto"`` (for vectors, ``"exact"`` chooses a map from the first call's samples, see `cldnet.nets.choice`), a name in `cldnet.nets.BACKBONES`, a `cldnet.nets.FeatureMap` (fitted or not), or a module of your
-        own that maps inputs to vectors. A module is copied; ``"exact"`` freezes it, ``"hbo"`` trains it.
+        ``"auto"`` (for vectors, ``"exact"`` chooses a map from the first samples, see `cldnet.nets.choice`), a name in
+        `cldnet.nets.BACKBONES`, a `cldnet.nets.FeatureMap` (fitted or not), or a module of your own that maps inputs to
+        vectors. A module is copied; ``"exact"`` freezes it, ``"hbo"`` trains it.
     capacity : int or "auto"
         Room for classes. With a number the model's size never changes: memory for so many classes is reserved at once, and
         `extend` makes more room. With ``"auto"``, ``"exact"`` reserves memory for 16 classes at a time and has no limit;
@@ -702,7 +703,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_columns(self, X: Any, x: Tensor, model: Model) -> None:
         try:
-            if model.inputs.names is not None or type(X) is not np.ndarray:  # which have no names: the check takes its time
+            if (
+                model.inputs.names is not None or type(X) is not np.ndarray
+            ):  # which have no names: the check takes its time
                 _check_feature_names(self, X, reset=False)
         except ValueError as error:  # scikit-learn's message does not say what to do
             raise ValueError(f"{error}Give the model's columns, in their order: X[clf.feature_names_in_].") from error

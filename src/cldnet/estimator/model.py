@@ -140,7 +140,7 @@ class ModelParameters:
     @property
     def sparse_width(self) -> int:
         """Number of columns that wide sparse inputs are projected to: what a map that was given takes, or the default."""
-        shape = getattr(self.backbone, "input_shape", ()) if isinstance(self.backbone, FeatureMap) else ()
+        shape: tuple[int, ...] = self.backbone.input_shape if isinstance(self.backbone, FeatureMap) else ()
         return shape[0] if len(shape) == 1 else WIDTH
 
     def setting(self, input_shape: tuple[int, ...], seed: int, classes: int = 0) -> Setting:
@@ -331,7 +331,9 @@ class Model:
             learner = build_learner(SOLVERS[parameters.solver], setting, options, backbone)
         except RuntimeError as error:  # from the user's module, or a lack of memory
             if "allocate" in str(error):
-                raise ValueError(f"Not enough memory for {setting.capacity} classes: use a smaller capacity.") from error
+                raise ValueError(
+                    f"Not enough memory for {setting.capacity} classes: use a smaller capacity."
+                ) from error
             raise ValueError(f"The backbone does not take inputs of shape {shape}: {error}") from error
         strange = [name for name, value in learner.state_dict().items() if not isinstance(value, Tensor)]
         if strange:
@@ -351,7 +353,9 @@ class Model:
     def restarted(self, fresh: Model) -> Model:
         """A model without samples, just built, but with the labels, lessons and receipts of this one."""
         fresh.learner.counters[0] = self.learner.tasks
-        return replace(self, learner=fresh.learner, labels=copy.deepcopy(self.labels), inputs=fresh.inputs, sizes=Sizes())
+        return replace(
+            self, learner=fresh.learner, labels=copy.deepcopy(self.labels), inputs=fresh.inputs, sizes=Sizes()
+        )
 
     # The methods below change the learner and the labels: callers that need the old model copy it first.
 
@@ -754,18 +758,16 @@ class SavedModel:
         """Build the model, after its shapes were compared with a learner that takes no memory."""
         seed, classes, features = self.parameters["random_state"], len(self.fields["labels"]), None
         setting = parameters.setting(self.inputs.shape, seed, classes)
-        named = isinstance(parameters.backbone, str) and self.description is not None
-        backbone = empty_backbone(self.description, self.tensors) if named else parameters.backbone
+        described = self.description if isinstance(parameters.backbone, str) else None
+        backbone = parameters.backbone if described is None else empty_backbone(described, self.tensors)
         empty = empty_learner(SOLVERS[parameters.solver], backbone, setting, options)
         check_shapes(self.tensors, empty)
         check_state(self.tensors, empty, self.fields["labels"])
-        if named:
-            features = cast("FeatureMap", build_described(self.description))
+        if described is not None:
+            features = cast("FeatureMap", build_described(described))
         elif self.description is not None:
             parameters = replace(parameters, backbone=build_described(self.description))
-        model = Model.build(
-            parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes
-        )
+        model = Model.build(parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes)
         learner = model.learner
         check_shapes(self.tensors, learner)
         _check_tied(self.tensors, learner.state_dict())
@@ -787,9 +789,7 @@ class SavedModel:
             self.mark.check_output(learner.backbone)
 
 
-def load_model(
-    path: str | os.PathLike[str], module: nn.Module | None = None
-) -> tuple[Model, dict[str, Any]]:
+def load_model(path: str | os.PathLike[str], module: nn.Module | None = None) -> tuple[Model, dict[str, Any]]:
     """Load a model from its file, with all parameters of its classifier; ``module`` is the user's own backbone, if any."""
     tensors, manifest = store.read(path)
     with describe_error(path, "model"):

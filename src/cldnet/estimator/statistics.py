@@ -244,6 +244,6 @@ def merged_inputs(first: Inputs, second: Inputs) -> Inputs:
 
 def _room_for_both(first: LabelTable, second: LabelTable) -> LabelTable:
     table = copy.deepcopy(first)
-    unlimited = first.capacity is None or second.capacity is None
-    table.capacity = None if unlimited else max(first.capacity, second.capacity)
+    limits = [each.capacity for each in (first, second) if each.capacity is not None]
+    table.capacity = max(limits) if len(limits) == 2 else None
     return table

@@ -8,7 +8,6 @@ for independent. Their scores err in different ways, so the sum of both is bette
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 #: Least sum relative to the largest: below are negative features, above is rounding of weights that were subtracted.

@@ -1,9 +1,10 @@
 """The upper triangle of a symmetric matrix in blocks: half the memory, and half the work of adding products to it.
 
-A matrix of ``m`` rows is one vector of float64. Block row ``i`` covers rows ``[i·b, min((i + 1)·b, m))`` with ``b = BLOCK_ROWS``,
-and the block rows follow each other. Of each come first the columns on the diagonal, ``[i·b, (i + 1)·b)``, in thin block rows of
-``THIN_ROWS`` that begin at the diagonal, then the columns to the right of it. Each piece is a plain matrix, row after row, so
-everything is done by ordinary matrix products, and only small squares on the diagonal hold a few entries twice.
+A matrix of ``m`` rows is one vector of float64. Block row ``i`` covers rows ``[i·b, min((i + 1)·b, m))`` with
+``b = BLOCK_ROWS``, and the block rows follow each other. Of each come first the columns on the diagonal, ``[i·b, (i + 1)·b)``,
+in thin block rows of ``THIN_ROWS`` that begin at the diagonal, then the columns to the right of it. Each piece is a plain
+matrix, row after row, so everything is done by ordinary matrix products, and only small squares on the diagonal hold a few
+entries twice.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def tiles(packed: Tensor, m: int) -> list[Tile]:
             for left in range(0, len(columns), _TILE_COLUMNS):
                 part = rows[top : top + _TILE_ROWS], columns[left : left + _TILE_COLUMNS]
                 view = entries[top : top + _TILE_ROWS, left : left + _TILE_COLUMNS]
-                found.append(Tile(*(slice(each.start, each.stop) for each in part), [Piece(*part, view)]))
+                place = [slice(each.start, each.stop) for each in part]
+                found.append(Tile(place[0], place[1], [Piece(*part, view)]))
     return found
 
 

@@ -164,7 +164,10 @@ class Exact(MappedLearner):
     def _with_solution(self, solved: Solved, solution: Tensor, recursion: Recursion | None) -> Solved:
         """A solution for more samples and the same α, as if it took as many degrees of freedom as the last one."""
         moments, weights, ridge = self.class_sums[: self.seen].T, self.class_weights[: self.seen], solved.ridge
-        error, freedom = squared_error(moments, weights, ridge.alpha, solution), max(float(self.rows) - solved.used, 0.0)
+        error, freedom = (
+            squared_error(moments, weights, ridge.alpha, solution),
+            max(float(self.rows) - solved.used, 0.0),
+        )
         ridge = ridge._replace(solution=solution, residual=error, freedom=freedom)
         return solved._replace(ridge=ridge, recursion=recursion, stale=False)
 
@@ -193,8 +196,16 @@ class Exact(MappedLearner):
         if self._solved is None or not self.is_fresh:
             return None
         again = self._refreshed()
-        pairs = zip((self._solved.ridge.solution, *self._solved.discriminant), (again.ridge.solution, *again.discriminant), strict=True)
-        return max(float((kept - made).abs().max() / made.abs().max().clamp_min(1e-300)) for kept, made in pairs if made.numel())
+        pairs = zip(
+            (self._solved.ridge.solution, *self._solved.discriminant),
+            (again.ridge.solution, *again.discriminant),
+            strict=True,
+        )
+        return max(
+            float((kept - made).abs().max() / made.abs().max().clamp_min(1e-300))
+            for kept, made in pairs
+            if made.numel()
+        )
 
     def solution_state(self) -> dict[str, Tensor]:
         """What was solved, if it is fresh: not part of the state, but a file may have it to save the time."""
@@ -323,7 +334,13 @@ class Exact(MappedLearner):
         live = (weights > 0).nonzero()[:, 0]  # not forgotten
         live_ridge = ridge._replace(solution=ridge.solution[:, live])
         rule = linear_discriminant(leave_one_out(live_ridge, moments[:, live], weights[live], rows))
-        return Solved(ridge, live, type(rule)(*(part.to(weights.device).contiguous() for part in rule)), rows, rows - ridge.freedom)
+        return Solved(
+            ridge,
+            live,
+            type(rule)(*(part.to(weights.device).contiguous() for part in rule)),
+            rows,
+            rows - ridge.freedom,
+        )
 
     def _solved_again(self, solved: Solved) -> Solved:
         """Solve for the same α and discriminant, so that more samples can follow unless there are very many features."""
@@ -360,11 +377,12 @@ class Exact(MappedLearner):
         return self._predicted(self.features.predict_features(self.scale(x)))
 
     def _predicted(self, h: Tensor) -> Tensor:
-        h, shares = h.double(), None  # the discriminant would amplify rounding of float32
+        h, count = h.double(), self.features.count  # the discriminant would amplify rounding of float32
         vectors = torch.mm(h, self.ridge.solution)
-        if self.features.count is not None:
-            shares = log_shares(self.class_sums[: self.seen, :-1])  # without the constant
-        return vectors if shares is None else torch.cat([vectors, h[:, :-1] @ shares.T / self.features.count], dim=1)
+        shares = None if count is None else log_shares(self.class_sums[: self.seen, :-1])  # without the constant
+        if count is None or shares is None:
+            return vectors
+        return torch.cat([vectors, h[:, :-1] @ shares.T / count], dim=1)
 
     def decide(self, vectors: Tensor) -> Tensor:
         """Scores of predicted vectors. A class without samples scores below all others."""
