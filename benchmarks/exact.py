@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--filters", type=int, default=1600)
     parser.add_argument("--windows", type=int, default=2)
     arguments = parser.parse_args()
-    features = WhitenedPatches(SHAPE, arguments.filters, seed=0, size=5, windows=arguments.windows)
+    features = WhitenedPatches(SHAPE, arguments.filters, seed=0, size=5, windows=arguments.windows, mirror=True)
     features.fit(generated(-(-2 * features.min_rows // 100) * 100))
     learner = Exact(features, Setting(SHAPE, capacity=10, seed=0), ExactConfig())
     task = TaskData(generated(BLOCK), torch.arange(BLOCK) % 10)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
@@ -113,18 +115,23 @@ class _OldModules:
 sys.meta_path.insert(0, _OldModules())  # first, or a file of the new package is imported twice
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
-    # Importing scikit-learn next to torch makes Python search torch's many objects for garbage, again and again, and
-    # there is none to be found.
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """Import torch or scikit-learn in a block, and look for no garbage: Python would search their many objects, in vain."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return getattr(import_module(_HOMES[name]), name)
+        yield
     finally:
         if collecting:
             gc.enable()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
+    with without_collecting():
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

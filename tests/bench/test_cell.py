@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,32 @@ def test_a_result_tells_how_to_run_it_again_and_gives_the_same_matrix() -> None:
     assert second["matrix"] == first["matrix"]
     assert second["losses"] == first["losses"]
     assert second["features"] == first["features"]
+
+
+def test_a_result_is_run_again_with_the_defaults_of_its_time() -> None:
+    cell = Cell(
+        "split-digits,until=2", RunSpec("exact", backbone="patches", backbone_options={"filters": 9, "size": 4})
+    )
+    recorded = {"filters": 9, "size": 4, "windows": 3, "threshold": 0.25, "mirror": "auto"}
+    now = {"cell": cell.to_json(), "config": {"backbone_options": recorded}}
+    assert cell_of_result(now) == cell
+    then = cell_of_result({**now, "config": {"backbone_options": {**recorded, "mirror": True}}})
+    assert then.spec.backbone_options == {"filters": 9, "size": 4, "mirror": True}
+    assert then.key("hash") != cell.key("hash")
+
+
+def test_a_cell_whose_map_chooses_has_another_key_than_when_maps_mirrored_by_default() -> None:
+    cell = Cell("split-digits,until=2", RunSpec("exact", backbone="patches"), record=Record())
+    assert cell.key("hash") == replace(cell, spec=replace(cell.spec, backbone_options={"mirror": "auto"})).key("hash")
+    former = hashlib.sha256(json.dumps([_of_before(cell), "hash"], sort_keys=True).encode()).hexdigest()[:12]
+    assert cell.key("hash") != former
+
+
+def _of_before(cell: Cell) -> dict[str, Any]:
+    """What a key was made of when the option was not a part of it."""
+    what = cell.to_json()
+    del what["label"], what["stream"], what["spec"]["threads"], what["spec"]["outside"]
+    return what
 
 
 def test_a_result_of_an_older_version_says_that_it_cannot_be_run_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 import threading
@@ -95,7 +96,18 @@ def test_two_months_taught_in_turn_answer_as_both_taught_at_once(place: Path) ->
     assert [a["label"] for a in in_turn[:4]] == ["china", "china", "flower", "flower"]
     tensors = CLDNetClassifier.load("in-turn").footprint().total
     assert tensors == CLDNetClassifier.load("at-once").footprint().total
-    assert abs(Path("in-turn").stat().st_size - size) < 1000  # two labels and their days
+    solutions = 8 * (2 * 353 + 4**2 - 2**2 + 4)  # of four classes, less those of two
+    assert abs(Path("in-turn").stat().st_size - size - solutions) < 1000  # two labels and their days
+
+
+def test_the_size_is_said_before_anything_is_learned(place: Path) -> None:
+    answer = run("learn", "model", "january", *SMALL)
+    said, learned = (answer.output.index(words) for words in ("   size  the model of 2 classes will take ", "learned "))
+    assert said < learned
+    expected = re.search(r"will take ([0-9.]+) MB", answer.output)
+    assert expected is not None
+    assert float(expected[1]) == pytest.approx(Path("model").stat().st_size / 1e6, rel=0.01)
+    assert "will take" not in run("learn", "model", "february").output
 
 
 def test_one_photo_of_one_class_is_enough_to_begin_with(place: Path) -> None:

@@ -127,9 +127,9 @@ def test_a_single_row_is_enough_once_the_model_exists(solver: str) -> None:
     assert clf.predict(CENTRES[[2]]).shape == (1,)
 
 
-def test_a_first_call_with_one_row_says_how_many_are_needed() -> None:
+def test_a_first_call_with_one_row_says_how_many_a_module_needs() -> None:
     with pytest.raises(ValueError, match="at least 2 samples"):
-        make("exact").partial_fit(CENTRES[[0]], [0])
+        make("exact", backbone=nn.Identity()).partial_fit(CENTRES[[0]], [0])
 
 
 def test_fit_forgets_what_was_learned_before() -> None:
@@ -282,7 +282,7 @@ def test_large_images_get_a_convolutional_net_by_default() -> None:
 # -- exactness ---------------------------------------------------------------------------------------------------------
 
 
-FIRST = rows(0, 1, 2)
+FIRST = rows(0, 1, 2, count=20)
 REST = tuple(np.concatenate(parts) for parts in zip(rows(3, 4, seed=1), rows(0, 5, seed=2), strict=True))
 WHOLE = make("exact", alpha="gcv").partial_fit(*FIRST).partial_fit(*REST)
 

@@ -539,6 +539,7 @@ class Machine(RuleBasedStateMachine):
             column for column, label in zip(model.labels.columns, ledger.alive, strict=True) if ledger.weight_of(label)
         ]
         assert_close(model.exact.vectors(torch.from_numpy(PROBES))[:, weighty], ledger.vectors(PROBES))
+        self.clf.refresh()  # until then the decision rule is that of fewer samples
         scores = ledger.scores(PROBES)
         expected = scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
         assert_close(self.clf.decision_function(PROBES), expected)
@@ -558,6 +559,7 @@ class Chosen(Machine):
     weights: ClassVar = [0.0, 0.5, 1.0, 2.0]  # sums of these are exact, so the choice cannot fall otherwise by rounding
 
     def scores_are_the_slow_models(self) -> None:
+        self.clf.refresh()
         if not self.ledger._weighty:
             assert (self.clf.decision_function(PROBES) == 0).all()
             return

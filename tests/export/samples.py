@@ -14,7 +14,7 @@ from torch import nn
 
 from cldnet import CLDNetClassifier
 from cldnet.device import generator
-from cldnet.nets import CNN, ExpandedNet, RandomFourier, RandomReLU, WhitenedPatches
+from cldnet.nets import CNN, ExpandedNet, Linear, RandomFourier, RandomReLU, WhitenedPatches
 
 LABELS = ("china", "flower", "negative china", "negative flower")
 
@@ -52,6 +52,12 @@ def _taught(kind: str) -> tuple[CLDNetClassifier, NDArray[Any]]:
     made: dict[str, Callable[[], tuple[CLDNetClassifier, NDArray[Any], NDArray[Any]]]] = {
         "relu": lambda: (CLDNetClassifier(backbone=RandomReLU((3, 32, 32), features=60, seed=0)), x, y),
         "fourier": lambda: (CLDNetClassifier(backbone=RandomFourier((6,), features=60, seed=0)), *rows()),
+        "linear": lambda: (CLDNetClassifier(backbone=Linear((6,))), *rows()),
+        "tails": lambda: (
+            CLDNetClassifier(backbone=RandomFourier((6,), features=60, seed=0, tails=True)),
+            rows()[0] ** 9,
+            rows()[1],
+        ),
         "patches": lambda: (CLDNetClassifier(backbone=WhitenedPatches((3, 32, 32), filters=12, seed=0)), x, y),
         "grey patches": lambda: (
             CLDNetClassifier(backbone=WhitenedPatches((32, 32), filters=12, seed=0, mirror=False)),
@@ -82,4 +88,17 @@ def _taught(kind: str) -> tuple[CLDNetClassifier, NDArray[Any]]:
     return clf.fit(inputs, labels), inputs
 
 
-KINDS = ("relu", "fourier", "patches", "grey patches", "own", "photos", "resized", "mlp", "cnn", "crowded")
+KINDS = (
+    "relu",
+    "fourier",
+    "linear",
+    "tails",
+    "patches",
+    "grey patches",
+    "own",
+    "photos",
+    "resized",
+    "mlp",
+    "cnn",
+    "crowded",
+)

@@ -32,7 +32,7 @@ def test_probabilities_and_scores_are_the_models(kind: str) -> None:
 
 
 def test_maps_of_whole_numbers_give_the_same_bits() -> None:
-    for kind in ("relu", "fourier"):
+    for kind in ("relu", "fourier", "linear", "tails"):
         clf, x = taught(kind)
         assert np.array_equal(answers(clf, x)[1], clf._fitted().scores(clf._checked(x, clf._fitted())))
 

@@ -60,6 +60,7 @@ def test_the_choice_is_that_of_factorisations(monkeypatch: pytest.MonkeyPatch, r
     h, y = problem(rows)
     sums = h.T @ h, h.T @ y, y.sum(0), float(rows)
     monkeypatch.setattr(module, "EIGEN_FEATURES", 0)
+    monkeypatch.setattr(module, "FEW_FEATURES", 0)
     if probed:
         monkeypatch.setattr(module, "EXACT_TRACE_FEATURES", 0)
         monkeypatch.setattr(module, "_probed_trace", module._exact_trace)  # probes of 200 features are too noisy
@@ -78,5 +79,6 @@ def test_the_choice_is_that_of_factorisations(monkeypatch: pytest.MonkeyPatch, r
 def test_factorisations_are_not_made_for_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     h, y = problem(30)
     monkeypatch.setattr(module, "EIGEN_FEATURES", 0)
+    monkeypatch.setattr(module, "FEW_FEATURES", 0)
     monkeypatch.setattr(module, "_cholesky", lambda *given: pytest.fail("the whole matrix was factorised"))
     assert ridge(h.T @ h, h.T @ y, y.sum(0), 30.0, None).solution.shape == (FEATURES, 3)

@@ -248,7 +248,7 @@ def test_predictions_do_not_depend_on_the_batch():
 
 
 def test_too_few_first_rows_are_refused_with_a_sentence():
-    learner = solver(features=RandomReLU((6,), 20, seed=0))
+    learner = solver(features=RandomReLU((6,), 20, seed=0, net=nn.Identity()))
     with pytest.raises(ValueError, match=r"needs at least 2 samples, .* and got 1 \(n_samples=1\)"):
         learner.begin_task(data(1))
     assert learner.seen == 0

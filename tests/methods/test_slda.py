@@ -161,7 +161,7 @@ def test_a_module_is_frozen_and_a_map_of_patches_is_taken() -> None:
 
 
 def test_a_first_task_that_is_too_small_for_the_map_is_refused() -> None:
-    learner = build_learner("slda", Setting((5,), 8, seed=0))
+    learner = build_learner("slda", Setting((5,), 8, seed=0), backbone=nn.Identity())
     with pytest.raises(ValueError, match="The first call needs at least 2 samples"):
         fit_task(learner, blobs([0], [1]), epochs=1, batch_size=1)
 

@@ -106,6 +106,16 @@ def test_frozen_weights_count_as_weights() -> None:
     assert learner.network_size == published > 3_000_000
 
 
+def test_a_net_without_weights_is_not_run() -> None:
+    net, images = FrozenNet(SHAPE, (12,), seed=0, bodies=[LITE]), torch.from_numpy(pictures(1)[0])
+    with pytest.raises(ValueError, match="has no weights yet"):
+        net(images)
+    fresh = net.load_published()(images)
+    net = FrozenNet(SHAPE, (12,), seed=0, bodies=[LITE])
+    net.load_state_dict(FrozenNet(SHAPE, (12,), seed=0, bodies=[LITE]).load_published().state_dict())
+    assert torch.equal(net(images), fresh)
+
+
 def test_the_net_does_not_move_and_what_is_behind_it_does() -> None:
     x, y = pictures(8)
     clf = classifier("hbo", FrozenNet(SHAPE, (12,), seed=0, bodies=[LITE])).partial_fit(x, y)

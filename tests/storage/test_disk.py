@@ -379,9 +379,9 @@ def test_a_header_is_not_read_that_is_longer_than_the_file_or_than_any(
     (tmp_path / "longer").write_bytes((len(content) - 7).to_bytes(8, "little") + content[8:])
     with pytest.raises(ValueError, match="its header is too long"):
         store.read(tmp_path / "longer")
-    monkeypatch.setattr(layout, "_MAX_HEADER", int.from_bytes(content[:8], "little"))
+    monkeypatch.setattr("cldnet.storage.header.MAX_HEADER", int.from_bytes(content[:8], "little"))
     store.read(tmp_path / "file")
-    monkeypatch.setattr(layout, "_MAX_HEADER", int.from_bytes(content[:8], "little") - 1)
+    monkeypatch.setattr("cldnet.storage.header.MAX_HEADER", int.from_bytes(content[:8], "little") - 1)
     with pytest.raises(ValueError, match="its header is too long"):
         store.read(tmp_path / "file")
 
@@ -390,7 +390,7 @@ def test_what_a_file_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "file"
     store.write(path, {"a": torch.ones(2)}, {})
     before = path.read_bytes()
-    monkeypatch.setattr(layout, "_MAX_HEADER", 10_000)
+    monkeypatch.setattr(layout, "MAX_HEADER", 10_000)
     for tensors, manifest, complaint in (
         ({"a": torch.ones(2, dtype=torch.complex128)}, {}, "cannot store 'a' of type torch.complex128"),
         ({"a": torch.ones(2).to_sparse()}, {}, "cannot store 'a' of type .* and layout torch.sparse_coo"),

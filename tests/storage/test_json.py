@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cldnet.storage import format
-from cldnet.storage.format import parse_json
+from cldnet.storage import header
+from cldnet.storage.header import parse_json
 
 
 @pytest.mark.parametrize("text", ["-9223372036854775808", "9223372036854775807", "1e308", '"]]]"', "null", "true"])
@@ -31,10 +31,10 @@ def test_lists_may_be_nested_so_deep_and_no_deeper() -> None:
 
 
 def test_a_text_may_have_some_lists_and_more_where_it_is_long() -> None:
-    few = "[" + "[], " * (format._MAX_LISTS - 1) + "1]"
-    assert len(parse_json(few)) == format._MAX_LISTS
-    many = "[" + "[], " * (2 * format._MAX_LISTS) + "1]"
+    few = "[" + "[], " * (header._MAX_LISTS - 1) + "1]"
+    assert len(parse_json(few)) == header._MAX_LISTS
+    many = "[" + "[], " * (2 * header._MAX_LISTS) + "1]"
     with pytest.raises(ValueError, match="too many nested lists"):
         parse_json(many)
-    assert parse_json(many[:-1] + ", 1" * (2 * format._MAX_LISTS * format._CHARACTERS_PER_LIST // 3) + "]")
-    assert parse_json(f'["{"[" * 10 * format._MAX_LISTS}"]'), "brackets in a text are no lists"
+    assert parse_json(many[:-1] + ", 1" * (2 * header._MAX_LISTS * header._CHARACTERS_PER_LIST // 3) + "]")
+    assert parse_json(f'["{"[" * 10 * header._MAX_LISTS}"]'), "brackets in a text are no lists"

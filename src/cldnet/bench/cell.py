@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from cldnet.bench.run import Record, RunSpec, run
 from cldnet.data.stream import Stream
 from cldnet.data.streams import SOURCES, StreamSpec, hash_outside, shown_outside, stream_by_name
 from cldnet.methods import display_name, read_method
+from cldnet.nets import FEATURE_MAPS, backbone_defaults
 
 #: A list that holds no other list or table, as ``json.dumps`` spreads it over lines.
 _FLAT_LIST = re.compile(r"\[\n\s+([^\[\]{}]*?)\n\s+\]")
@@ -67,6 +68,8 @@ class Cell:
         del what["label"], what["spec"]["threads"], what["stream"]
         if not self.spec.outside:  # keys are older than this setting
             del what["spec"]["outside"]
+        if self.spec.backbone == "patches":  # and than this default: a cell without it used to mirror
+            what["spec"]["backbone_options"] = {"mirror": "auto", **self.spec.backbone_options}
         text = json.dumps([what, stream_hash, *([outside_hash] if outside_hash else [])], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -99,12 +102,21 @@ def cell_of_result(result: Mapping[str, Any]) -> Cell:
     """Make the cell that a result came from."""
     try:
         cell = result["cell"]
-        spec, record = RunSpec.from_json(cell["spec"]), Record(**cell["record"])
+        spec, record = _with_former_defaults(RunSpec.from_json(cell["spec"]), result), Record(**cell["record"])
         return Cell(str(cell["stream"]), spec, str(cell["label"]), record)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"This result cannot be repeated: {error} is missing or wrong, because an older version of cldnet wrote it."
         ) from error
+
+
+def _with_former_defaults(spec: RunSpec, result: Mapping[str, Any]) -> RunSpec:
+    """Give the backbone the options that the result records where their defaults have changed since."""
+    if spec.backbone not in FEATURE_MAPS:
+        return spec
+    recorded, now = result["config"]["backbone_options"], backbone_defaults(spec.backbone)
+    former = {name: recorded[name] for name in now if recorded.get(name, now[name]) != now[name]}
+    return replace(spec, backbone_options={**former, **spec.backbone_options})
 
 
 def result_text(result: Mapping[str, Any]) -> bytes:

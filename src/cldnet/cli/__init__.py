@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from typing import Annotated
 
@@ -52,6 +54,9 @@ def common(
 
 def main() -> None:
     """Run the command line. Errors that a user can fix are printed in one sentence, without a traceback."""
+    atexit.register(
+        gc.freeze
+    )  # or Python looks through all of torch's objects for garbage at the end, for half a second
     try:
         app()
         return

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cldnet import without_collecting
 from cldnet.bench.formatting import counted, human_bytes
 from cldnet.cli.show import counting, new_table, say, shown
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cldnet.estimator.classifier import CLDNetClassifier
+    from cldnet.estimator.predictor import Predictor
+    from cldnet.estimator.summary import ModelSummary
+
+_Loaded = TypeVar("_Loaded")
 
 #: Option of the commands that change a model's file.
 Wait = Annotated[
@@ -84,21 +89,25 @@ def inspect_command(
     model: Annotated[Path, typer.Argument(help="A model file, as written by clf.save or `cldnet learn`.")],
 ) -> None:
     """Show a model's classes with counts and dates, its backbone, its size and the room left."""
-    clf = loaded(model)
-    held, footprint = clf.model_, clf.footprint()
-    shape = " × ".join(map(str, held.inputs.shape))
-    by_size = sorted(footprint.bytes.items(), key=lambda kind: -kind[1])
-    say(f"   model  {shown(model)}: {describe_size(clf)}")
-    say(f"  solver  {clf.solver}\nbackbone  {_backbone(clf)}")
-    say(f"  inputs  {shape}{' bytes' if held.inputs.pixels else ''}")
-    say(f"  taught  {counted(held.learner.tasks, 'time', 'times')} (cldnet learn takes a folder 256 photos at a time)")
+    from cldnet.estimator.summary import read_summary
+    from cldnet.storage.header import describe_content_error
+
+    found = read_summary(model) or _summary(loaded(model))
+    with describe_content_error(model, "model"):
+        backbone = _backbone(found.backbone)
+    by_size = sorted(found.bytes.items(), key=lambda kind: -kind[1])
+    say(f"   model  {shown(model)}: {_size(len(found.classes), found.room, found.total)}")
+    say(f"  solver  {found.solver}\nbackbone  {backbone}")
+    say(f"  inputs  {' × '.join(map(str, found.input_shape))}{' bytes' if found.pixels else ''}")
+    say(f"  taught  {counted(found.tasks, 'time', 'times')} (cldnet learn takes a folder 256 photos at a time)")
     kinds = ", ".join(f"{kind} {human_bytes(size)}" for kind, size in by_size)
-    say(f"   bytes  {human_bytes(footprint.total)}: {kinds}")
-    table, dates = new_table(), held.labels.dates
+    say(f"   bytes  {human_bytes(found.total)}: {kinds}")
+    table = new_table()
     for heading in ("class", "samples", "first learned", "last learned"):
         table.add_column(heading, justify="right" if heading == "samples" else "left")
-    for label, count in held.labels.counts.items():
-        table.add_row(escape(shown(label)), "unknown" if count is None else f"{count:,}", *dates.get(label, ("–", "–")))
+    for each in found.classes:
+        samples = "unknown" if each.samples is None else f"{each.samples:,}"
+        table.add_row(escape(shown(each.label)), samples, *map(shown, each.dates or ("–", "–")))
     Console().print(table)
 
 
@@ -122,7 +131,7 @@ def merge_command(
     with changing(out, wait):
         check_new(out)  # it may have been written while we waited
         clf = merge([loaded(path) for path in models], allow_duplicates=allow_duplicates)
-        clf.save(out)
+        save_solved(clf, out)
     say(f"merged  {len(models)} models\n model  {shown(out)}: {describe_size(clf)}")
 
 
@@ -188,22 +197,48 @@ def _photos(clf: CLDNetClassifier, folder: Path) -> NDArray[np.uint8]:
 
 def describe_size(clf: CLDNetClassifier) -> str:
     """How many classes a model knows, how many more it has room for, and how large it is."""
-    labels = clf.model_.labels
-    known, left = len(clf.classes_), labels.capacity - len(labels)
-    return f"{counted(known, 'class', 'classes')}, room for {left:,} more, {human_bytes(clf.footprint().total)}"
+    found = _summary(clf)
+    return _size(len(found.classes), found.room, found.total)
 
 
-def _backbone(clf: CLDNetClassifier) -> str:
-    """A backbone's name, or its kind and options."""
+def _size(known: int, room: int | None, total: int) -> str:
+    left = "" if room is None else f"room for {room:,} more, "
+    return f"{counted(known, 'class', 'classes')}, {left}{human_bytes(total)}"
+
+
+def _summary(clf: CLDNetClassifier) -> ModelSummary:
+    """What the header of a model's file would say."""
+    from cldnet.device import tensor_bytes
+    from cldnet.estimator.summary import ClassSummary, ModelSummary
     from cldnet.nets import Described, is_described
 
-    if isinstance(clf.backbone, Described) and is_described(clf.backbone):
-        said = clf.backbone.describe()
-        options = dict(said["options"])
-        if "bodies" in options:
-            options["bodies"] = " + ".join(map(_net, options["bodies"]))
-        return f"{said['kind']} ({', '.join(f'{name}={value}' for name, value in options.items())})"
-    return clf.backbone if isinstance(clf.backbone, str) else type(clf.backbone).__name__
+    model, backbone = clf.model_, clf.backbone
+    shown_as = backbone if isinstance(backbone, str) else None
+    solution = model.exact.solution_state().values() if model.learner.keeps_sums else ()
+    beside = {"solution": sum(map(tensor_bytes, solution))} if solution else {}
+    labels = model.labels
+    known = tuple(ClassSummary(label, count, labels.dates.get(label)) for label, count in labels.counts.items())
+    room = None if labels.capacity is None else labels.capacity - len(labels)
+    return ModelSummary(
+        clf.solver,
+        backbone.describe() if isinstance(backbone, Described) and is_described(backbone) else shown_as,
+        model.inputs.shape,
+        model.inputs.pixels,
+        model.learner.tasks,
+        room,
+        known,
+        clf.footprint().bytes | beside,
+    )
+
+
+def _backbone(described: Mapping[str, Any] | str | None) -> str:
+    """A backbone's name, or its kind and options."""
+    if not isinstance(described, Mapping):
+        return described or "a module of your own"
+    options = dict(described["options"])
+    if "bodies" in options:
+        options["bodies"] = " + ".join(map(_net, options["bodies"]))
+    return f"{described['kind']} ({', '.join(f'{name}={value}' for name, value in options.items())})"
 
 
 def _net(body: Mapping[str, Any]) -> str:
@@ -220,13 +255,34 @@ def changing(model: Path, wait: bool) -> AbstractContextManager[None]:
     return locked(model, wait=wait, tell=lambda text: say(text, error=True))
 
 
+def save_solved(clf: CLDNetClassifier, path: Path) -> None:
+    """Save a model with its solution, so that predictions need not solve."""
+    if clf.solver == "exact" and len(clf.classes_):
+        clf.refresh()
+    clf.save(path)
+
+
 def loaded(model: Path) -> CLDNetClassifier:
     """Load a model, or say why a command cannot."""
-    from cldnet.estimator.classifier import CLDNetClassifier
+    with without_collecting():
+        from cldnet.estimator.classifier import CLDNetClassifier
+
+    return _loaded(model, CLDNetClassifier.load)
+
+
+def loaded_to_predict(model: Path) -> Predictor:
+    """Load a model for predictions only, which takes a third of the time."""
+    with without_collecting():
+        from cldnet.estimator.predictor import Predictor
+
+    return _loaded(model, Predictor.load)
+
+
+def _loaded(model: Path, load: Callable[[Path], _Loaded]) -> _Loaded:
     from cldnet.nets.fingerprint import WrongModule
 
     try:
-        return CLDNetClassifier.load(model)
+        return load(model)
     except WrongModule as error:
         raise ValueError(
             f"{model} was made over a module of your own, which a command does not have. In Python, load it with "

@@ -6,15 +6,15 @@ import heapq
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cldnet.bench.formatting import counted
-from cldnet.cli.models import Wait, changing, describe_size, given_options, loaded
+from cldnet.bench.formatting import counted, human_bytes
+from cldnet.cli.models import Wait, changing, describe_size, given_options, loaded, loaded_to_predict, save_solved
 from cldnet.cli.show import counting, json_text, pace, say, shown
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cldnet.data.images.decode import BadImage, Photos
     from cldnet.data.images.folders import Photo, Tree
     from cldnet.estimator.classifier import CLDNetClassifier
+    from cldnet.estimator.predictor import Predictor
 
 #: Photos that are decoded and learned at once, so that memory does not grow with the folder.
 BATCH = 256
@@ -84,10 +85,14 @@ def learn_command(
         if exists and given:
             _check_settings(model, clf, _new(backbone, memory, size, capacity, receipts), given)
         before = set(clf.classes_.tolist()) if exists else set()
+        if not exists:
+            known = len({photo.label for photo in photos.photos})
+            expected = human_bytes(_expected_size(clf, known))
+            say(f"   size  the model of {counted(known, 'class', 'classes')} will take {expected}", error=True)
         begun = time.perf_counter()
         labels = _teach(clf, photos)
         seconds = time.perf_counter() - begun
-        clf.save(model)
+        save_solved(clf, model)
     number, classes = counted(len(labels), "photo", "photos"), counted(len({*labels}), "class", "classes")
     say(f"learned  {number} of {classes} in {seconds:.1f} s ({pace(len(labels), seconds, 'photos')})")
     new = sorted({*labels} - before)
@@ -108,12 +113,12 @@ def predict_command(
     """Predict what photos show, with probabilities. Exits with 1 if a photo cannot be read."""
     from cldnet.data.images.folders import find_photos
 
-    clf, paths = loaded(model), find_photos(images)
+    predictor, paths = loaded_to_predict(model), find_photos(images)
     answers: list[dict[str, Any]] = []
     with counting("looking at", "photos") as tell:
         tell(0, len(paths))
         for first in range(0, len(paths), BATCH):
-            answers += _predictions(clf, paths[first : first + BATCH], top, reject)
+            answers += _predictions(predictor, paths[first : first + BATCH], top, reject)
             tell(len(answers), len(paths))
     if as_json:
         typer.echo(json_text(answers))
@@ -141,7 +146,7 @@ def forget_command(
             for x, part in _batches(clf, photos, "forgetting"):
                 clf.forget(x, [photo.label for photo in part], allow_duplicates=allow_duplicates)
                 forgotten += len(part)
-        clf.save(model)
+        save_solved(clf, model)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         say(message, error=True)
     say(f"forgot  {counted(forgotten, 'photo', 'photos')}\n model  {shown(model)}: {describe_size(clf)}")
@@ -170,7 +175,7 @@ def eval_command(
 
     clf, place = loaded(model), out or model.with_name(f"{model.stem}-eval")
     photos = _labelled(folder, test=True)
-    _side(clf)
+    _side(_shape(clf))
     _check_known_classes(clf, photos)
     check_output(place)
     with output_folder(place):
@@ -224,7 +229,7 @@ def _batches(clf: CLDNetClassifier, labelled: _Labelled, doing: str) -> Iterator
         tell(0, len(photos))
         for first in range(0, len(photos), BATCH):
             part = photos[first : first + BATCH]
-            read = _read(clf, [labelled.tree.folder / photo.name for photo in part])
+            read = _read(_shape(clf), [labelled.tree.folder / photo.name for photo in part])
             bad += read.bad
             if len(read.places):
                 yield read.x, [part[place] for place in read.places]
@@ -242,20 +247,25 @@ def _batches(clf: CLDNetClassifier, labelled: _Labelled, doing: str) -> Iterator
         say(f"{skipped} skipped: hidden, outside the class folders, or without an image's file name.", error=True)
 
 
-def _side(clf: CLDNetClassifier) -> int:
-    """Side of the square photos that a model takes, in pixels."""
+def _shape(clf: CLDNetClassifier) -> tuple[int, ...]:
+    """Shape of the inputs that a model takes, or will take."""
     model = getattr(clf, "model_", None)
     shape: tuple[int, ...] = getattr(clf.backbone, "input_shape", ()) if model is None else model.inputs.shape
+    return shape
+
+
+def _side(shape: tuple[int, ...]) -> int:
+    """Side of the square photos that a model takes, in pixels."""
     if len(shape) != 3 or shape[0] != 3 or shape[1] != shape[2]:
         raise ValueError(f"This model takes inputs of shape {tuple(shape)}, not photos: expected (3, side, side).")
     return int(shape[1])
 
 
-def _read(clf: CLDNetClassifier, paths: Sequence[Path]) -> Photos:
+def _read(shape: tuple[int, ...], paths: Sequence[Path]) -> Photos:
     """Decode photos to the size that a model takes."""
     from cldnet.data.images.decode import cut_from, read_photos
 
-    side = _side(clf)
+    side = _side(shape)
     return read_photos(paths, side, cut_from(side))
 
 
@@ -284,6 +294,18 @@ def _new(backbone: str, memory: int, size: int | None, capacity: int, receipts: 
     return CLDNetClassifier(backbone=made, capacity=capacity, random_state=0, receipts=receipts)
 
 
+def _expected_size(clf: CLDNetClassifier, classes: int) -> int:
+    """Bytes of a new model when it has learned some classes, with the solution that its file has."""
+    from cldnet.estimator.model import ModelParameters
+    from cldnet.storage.validation import empty_learner
+
+    parameters = ModelParameters(**{field.name: getattr(clf, field.name) for field in fields(ModelParameters)})
+    setting = parameters.setting(_shape(clf), 0, classes)
+    learner = empty_learner(clf.solver, parameters.backbone, setting, {})
+    solution = classes * (learner.class_width + classes) * setting.dtype.itemsize
+    return sum(learner.bytes_by_kind().values()) + solution
+
+
 def _check_settings(path: Path, clf: CLDNetClassifier, new: CLDNetClassifier, given: set[str]) -> None:
     """Refuse options for a new model that differ from those of the one that exists."""
 
@@ -291,7 +313,7 @@ def _check_settings(path: Path, clf: CLDNetClassifier, new: CLDNetClassifier, gi
         made: Any = clf.backbone
         nets = [{**net, "size": None} for net in made.body.described()] if hasattr(made, "body") else made
         room = {"capacity": clf.capacity, "receipts": clf.receipts, "memory": getattr(made, "out_features", None)}
-        return {**room, "size": _side(clf), "backbone": nets}
+        return {**room, "size": _side(_shape(clf)), "backbone": nets}
 
     now, asked = settings(clf), settings(new)
     for name in sorted(given):
@@ -317,23 +339,20 @@ def _teach(clf: CLDNetClassifier, photos: _Labelled) -> list[str]:
     return labels
 
 
-def _predictions(clf: CLDNetClassifier, paths: Sequence[Path], top: int, reject: bool) -> list[dict[str, Any]]:
+def _predictions(predictor: Predictor, paths: Sequence[Path], top: int, reject: bool) -> list[dict[str, Any]]:
     """One entry per photo: its label and probabilities, or why it cannot be read."""
-    from cldnet.device import threads
-
-    read = _read(clf, paths)
+    read = _read(predictor.model.inputs.shape, paths)
     answers: dict[int, dict[str, Any]] = {}
     if len(read.places):
         known: NDArray[np.float64] | None = None
-        if reject:  # scores and known probabilities from one pass through the net
-            with threads(clf.n_threads):
-                scores, known = clf.model_.scores_and_known(clf.check_inputs(read.x))
-                shares = clf.model_.probabilities(scores)
+        if reject:
+            shares, known = predictor.predict_known(read.x)
         else:
-            shares = clf.predict_proba(read.x)
+            shares = predictor.predict_proba(read.x)
+        labels = predictor.classes.tolist()
         for row, share in enumerate(shares):
             best = share.argsort()[::-1][:top]
-            likely = [{"label": clf.classes_[c].item(), "probability": float(share[c])} for c in best]
+            likely = [{"label": labels[c], "probability": float(share[c])} for c in best]
             said: dict[str, Any] = {"label": likely[0]["label"], "top": likely}
             if known is not None:
                 said |= {"known": float(known[row])} | ({"label": None} if known[row] < _REJECTED else {})

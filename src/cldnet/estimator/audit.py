@@ -30,7 +30,7 @@ from cldnet.math import symmetric
 from cldnet.methods.learner import Learner, Represents
 from cldnet.methods.mapped import FullMoments
 from cldnet.nets import FEATURE_MAPS
-from cldnet.nets.features import FEATURE_LIMIT, RandomProjection
+from cldnet.nets.features import FEATURE_LIMIT, ScaledMap
 from cldnet.nets.patches import WhitenedPatches, normalised, unfolded, whitening
 from cldnet.version import __version__
 
@@ -46,6 +46,8 @@ _EXPECTED_BY_CHANCE = 0.01  # similar pairs that random directions may have befo
 _NO_MEAN = 0.999  # a filter closer to a whitened patch is no mean of many: on digits, means reach 0.997
 _ROUNDING = 1e-5  # share of a vector's norm that is rounding error
 _NOISE = 1e-9  # relative error of a class sum beyond rounding
+#: Largest difference between two solutions of the same sums, relative to the largest number: other machines round otherwise.
+_SOLUTION_ROUNDING = 1e-6
 _SAMPLE = 2000  # samples that the forms and the whitening are derived from
 _PATCH_NUMBERS = 1 << 25  # size of the patches that the whitening is computed from
 _BATCH, _BATCH_NUMBERS = 256, 1 << 25  # samples compared at once, and numbers in all their views and patches
@@ -144,7 +146,7 @@ def _forms(learner: Learner, samples: Tensor) -> list[_Form]:
     """Find all forms in which a learner meets samples such as these."""
     forms = [_Form("as they are", _flat, _uneven), _Form("less their mean", lambda x: _centred(_flat(x)), _centred, 1)]
     features = getattr(learner, "features", None)
-    scale = features.scale if isinstance(features, RandomProjection) and features.net is None else learner.scale
+    scale = features.scale if isinstance(features, ScaledMap) and features.net is None else learner.scale
     one = samples[:1]
     if scale(one) is not one:
         forms.append(_Form("scaled", lambda x: _flat(scale(x))))
@@ -402,7 +404,8 @@ class Audit:
     given: int = 0  # samples that were given; all are counted before anything is called revealing
     single: tuple[Any, ...] = ()  # classes with one sample, whose sum is that sample's features
     moved: tuple[Any, ...] = ()  # classes whose sums were moved by noise
-    solved: tuple[int, int] | None = None  # features and classes of the solution in memory, which is not stored
+    solved: tuple[int, int] | None = None  # features and classes of the solution, which follows from what is stored
+    solution_error: float | None = None  # of a solution that was there, against one made again from the sums
 
     @property
     def revealing(self) -> dict[Any, int]:
@@ -419,7 +422,11 @@ class Audit:
     def promises(self) -> list[Promise]:
         """Every promise, and whether it holds."""
         similarity = f"Nothing stored has a |cosine| beyond {LIMIT} with a training sample"
-        return [Promise("The model is constant in size", *self._size()), Promise(similarity, *self._similarity())]
+        found = [Promise("The model is constant in size", *self._size()), Promise(similarity, *self._similarity())]
+        if self.solution_error is not None:
+            reason = f"Solved again from the sums, it differs by {self.solution_error:.2g} of its largest number."
+            found.append(Promise("The solution is that of the sums", self.solution_error <= _SOLUTION_ROUNDING, reason))
+        return found
 
     @property
     def holds(self) -> bool:
@@ -436,7 +443,7 @@ class Audit:
         total = sum(changes[-1].bytes.values())
         reason = f"{total:,} bytes, constant from task {changes[0].tasks} to task {self.tasks}."
         if changes[-1].asked:
-            reason += f" It grew only on request, by extend after task {changes[-1].tasks}."
+            reason += f" It grew only to make room for classes, after task {changes[-1].tasks}."
         kept = self.footprint.bytes.get("receipts")
         if kept is not None:
             reason += (
@@ -523,7 +530,7 @@ class Audit:
         return (
             "The constant size is that of the stored model. While the model predicts, it also keeps the solution of its sums "
             f"in memory: {features:,} × {classes:,} numbers (features × classes) and a rule that chooses among the classes. "
-            "They grow with the classes and are computed again after loading."
+            "They grow with the classes. A file may have them as well, to save the time of computing them again."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -548,6 +555,7 @@ class Audit:
             "single": list(self.single),
             "moved": list(self.moved),
             "solved": None if self.solved is None else list(self.solved),
+            "solution_error": self.solution_error,
             "examples": self.examples,
             "limit": LIMIT,
             "few": FEW,
@@ -581,7 +589,7 @@ def audit_model(model: Model, x: Tensor | None, rows: int | None, seed: int, on_
     if x is not None:
         drawn = None if rows is None or rows >= len(x) else torch.randperm(len(x), generator=generator(seed))[:rows]
         findings, compared = tuple(compare(learner, x, on_progress, drawn)), len(x) if drawn is None else len(drawn)
-    counts, single, moved, solved = labels.counts, (), list[Any](), None
+    counts, single, moved, solved, error = labels.counts, (), list[Any](), None, None
     if learner.keeps_sums:
         exact = model.exact
         # The last feature of our own maps is the same for every sample, so its sum shows noise.
@@ -594,7 +602,7 @@ def audit_model(model: Model, x: Tensor | None, rows: int | None, seed: int, on_
             if constant and abs(float(exact.class_sums[column, -1]) - expected) > _NOISE * expected:
                 moved.append(label)
         single = tuple(label for label, count in counts.items() if count == 1 and label not in moved)
-        solved = learner.class_width, learner.seen
+        solved, error = (learner.class_width, learner.seen), exact.solution_error()
     return Audit(
         solver=model.parameters.solver,
         tasks=learner.tasks,
@@ -610,6 +618,7 @@ def audit_model(model: Model, x: Tensor | None, rows: int | None, seed: int, on_
         single=single,
         moved=tuple(moved),
         solved=solved,
+        solution_error=error,
     )
 
 

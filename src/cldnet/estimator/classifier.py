@@ -31,18 +31,18 @@ from cldnet.estimator.lessons import Lesson
 from cldnet.estimator.model import (
     Model,
     ModelParameters,
-    SavedModel,
     TrainingParameters,
     check_integer,
     check_threads,
+    load_model,
     save_model,
     shown,
 )
 from cldnet.estimator.statistics import Statistics
 from cldnet.methods.fit import log_tenths
-from cldnet.nets import FeatureMap, is_described
+from cldnet.nets import FeatureMap, Hashed, is_described
+from cldnet.nets.choice import choose_map
 from cldnet.storage.checkpoint import SessionCheckpoint
-from cldnet.storage.validation import describe_error
 
 if TYPE_CHECKING:
     from cldnet.estimator.audit import Audit
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["CLDNetClassifier", "MapTraceWarning", "merge"]
 
 #: While a model has fewer samples than this, they are held in memory, and its feature map is made again with each call.
-_HELD = 32
+_HELD = 50
 _log = logging.getLogger("cldnet")
 
 
@@ -69,7 +69,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bottleneck (Eq. 5) at the start of the first task. It needs inputs of many dimensions, since each task uses up some
         of them permanently.
     backbone : str or nn.Module
-        ``"auto"``, a name in `cldnet.nets.BACKBONES`, a `cldnet.nets.FeatureMap` (fitted or not), or a module of your
+        ``"auto"`` (for vectors, ``"exact"`` chooses a map from the first call's samples, see `cldnet.nets.choice`), a name in `cldnet.nets.BACKBONES`, a `cldnet.nets.FeatureMap` (fitted or not), or a module of your
         own that maps inputs to vectors. A module is copied; ``"exact"`` freezes it, ``"hbo"`` trains it.
     capacity : int or "auto"
         Room for classes. With a number the model's size never changes: memory for so many classes is reserved at once, and
@@ -189,7 +189,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix
             Vectors ``(n, d)`` or images ``(n, H, W)``, ``(n, H, W, C)``, ``(n, C, H, W)``; uint8 means 0 to 255. Sparse rows
-            of more than 4,096 columns are projected to so many (`cldnet.data.sparse`), never made dense.
+            of more than 4,000 columns are projected to so many (`cldnet.data.sparse`), never made dense.
         y : array-like
             Labels: integers, strings, booleans or whole floats. They need not be declared before.
         classes : array-like, optional
@@ -647,14 +647,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         # Before it is read: if the file is replaced in between, `save` refuses once too often rather than too seldom.
         seen = store.SeenFiles().remember(path)
-        tensors, manifest = store.read(path)
-        with describe_error(path, "model"):
-            saved = SavedModel.read(tensors, manifest, backbone)
-            clf = cls(**{**saved.parameters, **({} if device is None else {"device": device})})
-            parameters, options = clf._validated_parameters()
-            clf._model = saved.build(parameters, options)
-            clf.backbone = clf._model.parameters.backbone
-            clf.input_shape = parameters.input_shape  # JSON has no tuples
+        model, parameters = load_model(path, backbone)
+        clf = cls(**{**parameters, **({} if device is None else {"device": device})})
+        clf._model = model
         clf._model.learner.to(resolve_device(clf.device))
         clf._seen = seen
         return clf
@@ -707,7 +702,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_columns(self, X: Any, x: Tensor, model: Model) -> None:
         try:
-            _check_feature_names(self, X, reset=False)
+            if model.inputs.names is not None or type(X) is not np.ndarray:  # which have no names: the check takes its time
+                _check_feature_names(self, X, reset=False)
         except ValueError as error:  # scikit-learn's message does not say what to do
             raise ValueError(f"{error}Give the model's columns, in their order: X[clf.feature_names_in_].") from error
         model.inputs.check(x)
@@ -802,11 +798,11 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         first = self._first if model is not None and checkpoint is None else None
         every = samples if first is None else Samples.joined([first, samples])
         with self._computing():
-            if model is None:
-                work = Model.build(parameters, options, seed=self._seed(checkpoint), inputs=samples.inputs)
-                work.learner.to(resolve_device(self.device))
-            elif first is not None:
-                work = model.restarted(options, every.inputs)
+            if model is None or first is not None:
+                seed = self._seed(checkpoint) if model is None else model.seed
+                features = self._chosen_map(parameters, every, seed)
+                work = Model.build(parameters, options, seed=seed, inputs=every.inputs, features=features)
+                work = work if model is None else model.restarted(work)
                 work.learner.to(resolve_device(self.device))
             else:
                 work = self._copied(model, options)
@@ -824,6 +820,19 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             _log.info("learned %d samples in %.2f s; %d classes seen", len(samples.y), report.seconds, len(work.labels))
         held = len(every.y) < _HELD and (model is None or first is not None) and work.fits_vectors
         return work, every.copied() if held else None
+
+    def _chosen_map(self, parameters: ModelParameters, samples: Samples, seed: int) -> FeatureMap | None:
+        """The map that suits the first samples, if they are vectors and it may be chosen."""
+        if parameters.solver != "exact" or parameters.backbone != "auto" or samples.x.ndim != 2:
+            return None
+        if samples.projection is not None:
+            return Hashed((samples.projection.width,))
+        weight = None if samples.weight is None else torch.from_numpy(samples.weight)
+        rows = torch.from_numpy(LabelTable().learn(samples.y))
+        choice = choose_map(samples.x, rows, seed=seed, weight=weight)
+        if self.verbose:
+            _log.info("feature map: %s", choice if self.verbose > 1 else f"{choice.name} ({choice.reason})")
+        return choice.map
 
     def _copied_lesson(self) -> Lesson:
         """A copy of the lesson that is open, to be kept if the call succeeds, or a new one for this call alone."""

@@ -35,11 +35,19 @@ from cldnet.methods.learner import Learner, Setting, TaskData, portions, predict
 from cldnet.methods.mapped import check_gram
 from cldnet.methods.parts.alpha import ConstantAlpha
 from cldnet.methods.parts.unlearning import not_learned
-from cldnet.nets import Described, FeatureMap, Hashed, build_described, is_described
+from cldnet.nets import Described, FeatureMap, build_described, is_described
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
 from cldnet.storage.checkpoint import SessionCheckpoint
 from cldnet.storage.narrow import narrowed, widened
-from cldnet.storage.validation import check_shapes, check_state, check_values, empty_backbone, empty_learner, read_labels
+from cldnet.storage.validation import (
+    check_shapes,
+    check_state,
+    check_values,
+    describe_error,
+    empty_backbone,
+    empty_learner,
+    read_labels,
+)
 from cldnet.version import __version__
 
 if TYPE_CHECKING:
@@ -314,8 +322,6 @@ class Model:
         backbone, shape = parameters.backbone if features is None else features, inputs.shape
         if isinstance(backbone, nn.Module):
             backbone = copy.deepcopy(backbone)
-        elif backbone == "auto" and inputs.projection is not None and parameters.solver == "exact":
-            backbone = Hashed.kind
         if isinstance(backbone, Described) and is_described(backbone) and backbone.input_shape != shape:
             raise ValueError(f"The backbone takes inputs of shape {backbone.input_shape}, and X has {shape}.")
         width = getattr(backbone, "out_features", 1000)  # as many as maps that are made by name have
@@ -342,11 +348,10 @@ class Model:
         learner.configure(options)
         return replace(self, learner=learner, labels=copy.deepcopy(self.labels))
 
-    def restarted(self, options: Mapping[str, Any], inputs: Inputs) -> Model:
-        """A model without samples and with a map that is not fitted, but with this one's labels, lessons and receipts."""
-        build = Model.build(self.parameters, options, seed=self.seed, inputs=inputs, classes=len(self.labels))
-        build.learner.counters[0] = self.learner.tasks
-        return replace(self, learner=build.learner, labels=copy.deepcopy(self.labels), inputs=inputs, sizes=Sizes())
+    def restarted(self, fresh: Model) -> Model:
+        """A model without samples, just built, but with the labels, lessons and receipts of this one."""
+        fresh.learner.counters[0] = self.learner.tasks
+        return replace(self, learner=fresh.learner, labels=copy.deepcopy(self.labels), inputs=fresh.inputs, sizes=Sizes())
 
     # The methods below change the learner and the labels: callers that need the old model copy it first.
 
@@ -559,9 +564,10 @@ class Model:
 
     @property
     def fits_vectors(self) -> bool:
-        """Whether this is the exact solver over vectors, with a map that it fits itself."""
-        given = isinstance(self.parameters.backbone, FeatureMap) and bool(self.parameters.backbone.fitted)
-        return self.learner.keeps_sums and len(self.inputs.shape) == 1 and not given
+        """Whether this is the exact solver over vectors, with a map of the library's own that it fits itself."""
+        backbone = self.parameters.backbone
+        own = isinstance(backbone, str) or (is_described(backbone) and not getattr(backbone, "fitted", True))
+        return self.learner.keeps_sums and len(self.inputs.shape) == 1 and own
 
     @property
     def fixed_parts(self) -> list[nn.Module]:
@@ -645,7 +651,8 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
     built = {field.name: getattr(model.parameters, field.name) for field in fields(ModelParameters)}
     parameters = {**parameters, **built, "random_state": model.seed}
     if isinstance(backbone, Described) and is_described(backbone):
-        parameters["backbone"] = backbone.describe()
+        assert isinstance(learner.backbone, Described)
+        parameters["backbone"] = learner.backbone.describe()  # with what fitting has chosen
     elif isinstance(backbone, nn.Module):
         assert learner.backbone is not None
         mark = Fingerprint.of(learner.backbone, model.inputs.shape).to_json()
@@ -778,6 +785,25 @@ class SavedModel:
             raise ValueError(f"it says that {self.tasks!r:.80} tasks were learned, and {learner.tasks} were counted")
         if self.mark is not None and learner.backbone is not None:
             self.mark.check_output(learner.backbone)
+
+
+def load_model(
+    path: str | os.PathLike[str], module: nn.Module | None = None
+) -> tuple[Model, dict[str, Any]]:
+    """Load a model from its file, with all parameters of its classifier; ``module`` is the user's own backbone, if any."""
+    tensors, manifest = store.read(path)
+    with describe_error(path, "model"):
+        saved = SavedModel.read(tensors, manifest, module)
+        built, trained = (
+            {field.name: saved.parameters[field.name] for field in fields(kind) if field.name in saved.parameters}
+            for kind in (ModelParameters, TrainingParameters)
+        )
+        unknown = sorted({*saved.parameters} - {*built, *trained, "device", "random_state"})
+        if unknown:
+            raise ValueError(f"no classifier has a parameter {unknown[0]!r:.80}")
+        parameters = ModelParameters(**built)
+        model = saved.build(parameters, parameters.options(TrainingParameters(**trained)))
+    return model, {**saved.parameters, "backbone": model.parameters.backbone, "input_shape": parameters.input_shape}
 
 
 def _check_saved_parameters(parameters: Mapping[str, Any]) -> None:

@@ -22,16 +22,28 @@ from torch.nn import functional as F
 from cldnet.estimator.model import Model
 from cldnet.methods.cldnet import CLDNet, class_scores, vectors_by_class
 from cldnet.methods.exact import Exact
-from cldnet.nets import Expanded, FeatureMap, FrozenNet, RandomFourier, RandomReLU, WhitenedPatches, is_described
+from cldnet.nets import (
+    Expanded,
+    FeatureMap,
+    FrozenNet,
+    Linear,
+    RandomFourier,
+    RandomReLU,
+    WhitenedPatches,
+    is_described,
+)
 from cldnet.nets.features import (
     DIRECTIONS,
     FEATURE_LIMIT,
     INPUT_LIMIT,
     INPUT_STEPS,
+    LINEAR_STEP,
     WEIGHT_STEPS,
     InputScale,
+    TailScale,
     compress,
     cosines,
+    log2_linear,
     with_constant,
 )
 from cldnet.nets.patches import CLIP_STDS, normalised, unfolded
@@ -68,7 +80,7 @@ class _ExactScores(nn.Module):
 
     def __init__(self, learner: Exact, columns: Tensor) -> None:
         super().__init__()
-        solution, live, rule = learner.solve()
+        solution, live, rule = learner.solve()[:3]
         self.register_buffer("solution", solution.solution[:, live].contiguous())
         self.rule = type(rule)
         self.parts = len(rule)
@@ -114,6 +126,8 @@ def traceable_map(features: FeatureMap) -> nn.Module:
     if is_described(features):
         if isinstance(features, RandomReLU | RandomFourier):
             return _RandomFeatures(features)
+        if isinstance(features, Linear):
+            return _LinearFeatures(features)
         if isinstance(features, WhitenedPatches):
             return _Patches(features)
     raise ValueError(
@@ -173,6 +187,16 @@ class _Unrounded(nn.Module):
         return self.expansion.unrounded(x if net is None else net(x.to(self.dtype)))
 
 
+def _scaled(scale: InputScale, x: Tensor) -> Tensor:
+    """Scale inputs as ``scale.scaled`` does, without a branch or a choice of columns that depends on tensors."""
+    if not isinstance(scale, TailScale):
+        return scale.scaled(x)
+    heavy = scale.unit > 0
+    distance = (x.double() - scale.median) / torch.where(heavy, scale.unit, 1.0)
+    drawn_in = torch.where(heavy, distance.sign() * log2_linear(1 + distance.abs()), x.double())
+    return (drawn_in - scale.mean) / scale.spread
+
+
 class _RandomFeatures(nn.Module):
     """Random ReLU or Fourier features: rounded inputs times whole weights in float64, rounded again."""
 
@@ -187,13 +211,25 @@ class _RandomFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         made, weight = self.made, self.made.weight.double()
-        rounded = compress(made.scale.scaled(x)).round().clamp(-INPUT_LIMIT, INPUT_LIMIT).flatten(1)
+        rounded = compress(_scaled(made.scale, x)).round().clamp(-INPUT_LIMIT, INPUT_LIMIT).flatten(1)
         bias = weight[:, self.inputs :].sum(1) * round(INPUT_STEPS)
         products = rounded @ weight[:, : self.inputs].T + bias
         if isinstance(made, RandomReLU):
             return with_constant((products * made.step).round().clamp(0, FEATURE_LIMIT))
         index = ((products * self.turn).round().to(torch.int64) + made.phase) & (DIRECTIONS - 1)
         return with_constant(self.table[index].double())
+
+
+class _LinearFeatures(nn.Module):
+    """Scaled inputs, rounded twice as in the map."""
+
+    def __init__(self, made: Linear) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, x: Tensor) -> Tensor:
+        rounded = compress(_scaled(self.made.scale, x)).round().clamp(-INPUT_LIMIT, INPUT_LIMIT).flatten(1)
+        return with_constant((rounded / LINEAR_STEP).round().clamp(-FEATURE_LIMIT, FEATURE_LIMIT))
 
 
 class _Patches(nn.Module):

@@ -22,7 +22,7 @@ from cldnet.device import generator, threads
 from cldnet.estimator.classifier import CLDNetClassifier
 from cldnet.estimator.model import Model
 from cldnet.export.graph import export_errors, quiet, trace
-from cldnet.nets.features import InputScale, RandomProjection
+from cldnet.nets.features import InputScale, ScaledMap
 from cldnet.storage.disk import check_new, write_atomically
 from cldnet.version import __version__
 
@@ -223,7 +223,7 @@ def random_inputs(model: Model) -> Tensor:
         return (shares * 255).round().to(torch.uint8) if inputs.pixels else shares.double() * inputs.largest
     # Mean and std of the inputs of the first task, as far as the model knows them.
     features = model.exact.features if model.learner.keeps_sums else None
-    scale = features.scale if isinstance(features, RandomProjection) and features.net is None else model.learner.scale
+    scale = features.scale if isinstance(features, ScaledMap) and features.net is None else model.learner.scale
     if isinstance(scale, InputScale):
         mean, std = scale.mean.cpu(), scale.spread.cpu()
     else:

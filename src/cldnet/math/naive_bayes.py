@@ -8,7 +8,6 @@ for independent. Their scores err in different ways, so the sum of both is bette
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 #: Least sum relative to the largest: below are negative features, above is rounding of weights that were subtracted.
@@ -29,6 +28,7 @@ def log_shares(sums: Tensor) -> Tensor | None:
 
     Examples
     --------
+    >>> import torch
     >>> log_shares(torch.tensor([[0.0, 7.0], [3.5, 3.5]])).exp()
     tensor([[0.0625, 0.9375],
             [0.5000, 0.5000]])

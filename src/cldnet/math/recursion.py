@@ -8,31 +8,42 @@ Woodbury's formula changes it by a matrix of rank ``k``, and the solution ``B`` 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 
-def inverse_of(gram: Tensor, alpha: float) -> Tensor:
-    """``(G + αI)⁻¹`` by a Cholesky factorisation."""
+class Recursion(NamedTuple):
+    """``P`` and ``B`` of all samples so far. Both stay as they are when samples follow: other threads may be using them."""
+
+    inverse: Tensor
+    solution: Tensor
+
+
+def begun(gram: Tensor, moments: Tensor, alpha: float) -> Recursion:
+    """Begin with the sums ``G`` and ``S`` of some samples, by a Cholesky factorisation."""
     regular = gram.clone()
     regular.diagonal().add_(alpha)
-    inverse: Tensor = torch.cholesky_inverse(torch.linalg.cholesky(regular))
-    return inverse
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(regular))
+    return Recursion(inverse, inverse @ moments)
 
 
-def follow(inverse: Tensor, solution: Tensor, h: Tensor, targets: Tensor) -> Tensor | None:
-    """Add rows ``h`` ``(k, m)`` with targets ``(k, c)``: ``inverse`` is changed in place, a new solution is returned.
+def followed(last: Recursion, h: Tensor, targets: Tensor) -> Recursion | None:
+    """Add rows ``h`` ``(k, m)`` with targets ``(k, c)``, all in float64; None if rounding has made the inverse useless.
 
-    Everything is in float64. A sample of weight ``w`` is a row and a target, both times ``√w``. The result is None, and the
-    inverse unchanged, if rounding has made it useless.
+    A sample of weight ``w`` is a row and a target, both times ``√w``.
     """
-    across = h @ inverse  # Kᵀ: the inverse is symmetric
+    across = h @ last.inverse  # Kᵀ, because P is symmetric
     inner = across @ h.mT
     inner.diagonal().add_(1)
     factor, info = torch.linalg.cholesky_ex(inner)
     if int(info):
         return None
-    half = torch.linalg.solve_triangular(factor, torch.cat([across, targets - h @ solution], dim=1), upper=False)
-    across, error = half[:, : len(inverse)], half[:, len(inverse) :]
-    inverse.addmm_(across.mT, across, alpha=-1)
-    return torch.addmm(solution, across.mT, error)
+    half = torch.linalg.solve_triangular(factor, torch.cat([across, targets - h @ last.solution], dim=1), upper=False)
+    across, error = half[:, : h.shape[1]], half[:, h.shape[1] :]
+    if len(h) == 1:  # reads and writes every number once, which a matrix product does not
+        inverse = torch.addr(last.inverse, across[0], across[0], alpha=-1)
+    else:
+        inverse = torch.addmm(last.inverse, across.mT, across, alpha=-1)
+    return Recursion(inverse, torch.addmm(last.solution, across.mT, error))

@@ -553,7 +553,7 @@ def diagonal_ridge(
     return search(grid, solved, moments, class_weights, n_samples)
 
 
-class LeftOut(NamedTuple):
+class LeaveOneOutScores(NamedTuple):
     """Scores of samples that were each left out of the fit, and the penalty that was best for them."""
 
     alpha: float
@@ -561,7 +561,7 @@ class LeftOut(NamedTuple):
     error: Tensor  # squared error of each sample, (n,)
 
 
-def left_out_scores(features: Tensor, targets: Tensor) -> LeftOut:
+def leave_one_out_scores(features: Tensor, targets: Tensor) -> LeaveOneOutScores:
     """Leave each sample out in turn, in closed form, with the α of the grid that has the least squared error (PRESS).
 
     ``features`` are ``(n, m)`` and ``targets`` one-hot, ``(n, c)``. A sample of weight ``w`` is a row and a target, both times
@@ -583,6 +583,6 @@ def left_out_scores(features: Tensor, targets: Tensor) -> LeftOut:
         scores = (left @ (share[:, None] * along) - own * y) / (1 - own).clamp_min(1e-9)
         error = (scores - y).square().sum(1)
         if best is None or float(error.sum()) < float(best.error.sum()):
-            best = LeftOut(alpha, scores, error)
+            best = LeaveOneOutScores(alpha, scores, error)
     assert best is not None
     return best

@@ -100,10 +100,12 @@ def add_to_tile_(tile: Tile, left: Tensor, right: Tensor, sign: float = 1.0) -> 
 def plus_few(packed: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """``leftᵀ right`` of a few samples, which must be symmetric, plus a packed matrix, which stays as it is."""
     total, m = torch.empty_like(packed), right.shape[1]
-    columns_first = left.mT
     for (rows, columns, entries), (*_, sums) in zip(pieces(packed, m), pieces(total, m), strict=True):
-        products = columns_first[rows.start : rows.stop], right[:, columns.start : columns.stop]
-        torch.addmm(entries, *products, out=sums)
+        one, other = left[:, rows.start : rows.stop], right[:, columns.start : columns.stop]
+        if len(left) == 1:  # reads and writes every number once, which a matrix product does not
+            torch.addr(entries, one[0], other[0], out=sums)
+        else:
+            torch.addmm(entries, one.mT, other, out=sums)
     return total
 
 

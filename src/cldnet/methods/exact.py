@@ -34,8 +34,8 @@ from cldnet.math.calibration import Calibration, calibrate
 from cldnet.math.discriminant import Discriminant, LowRankDiscriminant, linear_discriminant
 from cldnet.math.leave_one_out import RidgeSolution, leave_one_out
 from cldnet.math.naive_bayes import log_shares
-from cldnet.math.recursion import follow, inverse_of
-from cldnet.math.ridge import EIGEN_FEATURES, squared_error
+from cldnet.math.recursion import Recursion, begun, followed
+from cldnet.math.ridge import squared_error
 from cldnet.methods.learner import Learner, Setting, TaskData
 from cldnet.methods.mapped import (
     BLOCK,
@@ -76,6 +76,8 @@ _ENOUGH = 4
 FEW, GROWTH = 32, 1 / 8
 #: Weight of the evidence of naive Bayes beside the discriminant's scores, chosen on the validation part of CLINC150.
 EVIDENCE = 6.0
+#: With more features than this every call solves anew: an inverse takes several times as long as a solution, and much memory.
+MOST_FOLLOWED = 4096
 _log = logging.getLogger("cldnet")
 
 
@@ -87,8 +89,8 @@ class Solved(NamedTuple):
     discriminant: Discriminant | LowRankDiscriminant
     rows: float  # the samples' total weight when α and the discriminant were chosen
     used: float  # degrees of freedom that the solution took then
-    #: ``(G + αI)⁻¹`` if the solution is followed from sample to sample.
-    inverse: Tensor | None = None
+    #: Where the solution is followed from, sample by sample, if it is.
+    recursion: Recursion | None = None
     #: Whether samples have come since: if so, there are none in the solution.
     stale: bool = False
     calibration: Calibration | None = None
@@ -148,27 +150,28 @@ class Exact(MappedLearner):
         return few and known and isinstance(self.second, FullMoments)
 
     def _followed(self, solved: Solved, h: Tensor, y: Tensor, weight: Tensor | None) -> Solved:
-        """The solution with more samples, or without them until it is needed if the inverse is not there."""
-        if solved.inverse is None:
+        """The solution with more samples, or without them until it is needed if there is nothing to follow it from."""
+        if solved.recursion is None:
             return solved._replace(stale=True)
         targets = F.one_hot(y, self.seen).double()
         if weight is not None:
             h, targets = (part * weight.sqrt()[:, None] for part in (h, targets))
-        solution = follow(solved.inverse, solved.ridge.solution, h, targets)
-        return solved._replace(inverse=None, stale=True) if solution is None else self._with_solution(solved, solution)
+        recursion = followed(solved.recursion, h, targets)
+        if recursion is None:
+            return solved._replace(recursion=None, stale=True)
+        return self._with_solution(solved, recursion.solution, recursion)
 
-    def _with_solution(self, solved: Solved, solution: Tensor, inverse: Tensor | None = None) -> Solved:
+    def _with_solution(self, solved: Solved, solution: Tensor, recursion: Recursion | None) -> Solved:
         """A solution for more samples and the same α, as if it took as many degrees of freedom as the last one."""
         moments, weights, ridge = self.class_sums[: self.seen].T, self.class_weights[: self.seen], solved.ridge
         error, freedom = squared_error(moments, weights, ridge.alpha, solution), max(float(self.rows) - solved.used, 0.0)
         ridge = ridge._replace(solution=solution, residual=error, freedom=freedom)
-        return solved._replace(ridge=ridge, inverse=solved.inverse if inverse is None else inverse, stale=False)
+        return solved._replace(ridge=ridge, recursion=recursion, stale=False)
 
     def keep_solution(self, before: Learner) -> None:
-        """Follow the solution of a learner that this one is a copy of, which loses what is changed in place."""
-        if isinstance(before, Exact) and before._solved is not None and before.config == self.config:
+        """Follow the solution of a learner that this one is a copy of."""
+        if isinstance(before, Exact) and before.config == self.config:
             self._solved = before._solved
-            before._solved = before._solved._replace(inverse=None)
 
     @property
     def is_fresh(self) -> bool:
@@ -184,6 +187,14 @@ class Exact(MappedLearner):
         """Drop a solution that was followed from sample to sample: the next prediction refreshes it."""
         if not self.is_fresh:
             self._solved = None
+
+    def solution_error(self) -> float | None:
+        """Largest difference between a fresh solution and one solved again from the sums, relative to the largest number."""
+        if self._solved is None or not self.is_fresh:
+            return None
+        again = self._refreshed()
+        pairs = zip((self._solved.ridge.solution, *self._solved.discriminant), (again.ridge.solution, *again.discriminant), strict=True)
+        return max(float((kept - made).abs().max() / made.abs().max().clamp_min(1e-300)) for kept, made in pairs if made.numel())
 
     def solution_state(self) -> dict[str, Tensor]:
         """What was solved, if it is fresh: not part of the state, but a file may have it to save the time."""
@@ -315,16 +326,14 @@ class Exact(MappedLearner):
         return Solved(ridge, live, type(rule)(*(part.to(weights.device).contiguous() for part in rule)), rows, rows - ridge.freedom)
 
     def _solved_again(self, solved: Solved) -> Solved:
-        """Solve for the same α and discriminant; keep the inverse unless it is large, so that more samples can follow."""
-        moments, alpha, inverse = self.class_sums[: self.seen].T, solved.ridge.alpha, None
+        """Solve for the same α and discriminant, so that more samples can follow unless there are very many features."""
+        moments, weights, alpha = self.class_sums[: self.seen].T, self.class_weights[: self.seen], solved.ridge.alpha
         assert isinstance(self.second, FullMoments)
-        if self.class_width <= EIGEN_FEATURES:
-            inverse = inverse_of(self.second.dense(), alpha)
-            solution = inverse @ moments
-        else:
-            weights = self.class_weights[: self.seen]
-            solution = self.second.solve(moments, weights, float(self.rows), alpha).solution
-        return self._with_solution(solved, solution, inverse)
+        if self.class_width <= MOST_FOLLOWED:
+            recursion = begun(self.second.dense(), moments, alpha)
+            return self._with_solution(solved, recursion.solution, recursion)
+        solution = self.second.solve(moments, weights, float(self.rows), alpha).solution
+        return self._with_solution(solved, solution, None)
 
     def calibration(self, classes: Tensor) -> Calibration:
         """How scores of new samples are distributed, from the sums; it is kept for as long as the discriminant.

@@ -182,7 +182,7 @@ class Learner(nn.Module, ABC):
         )
 
     def watched_state(self) -> Iterable[Tensor]:
-        """Tensors that are finite only if all of the state is."""
+        """Tensors that a task may have made infinite."""
         return self.state_dict().values()
 
     def keep_solution(self, before: Learner) -> None:

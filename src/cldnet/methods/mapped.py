@@ -337,7 +337,8 @@ class MappedLearner(Learner, ABC):
         """Fit the map on the first task if it is not fitted yet."""
         if not self.features.fitted:
             as_they_are = isinstance(self.scale, NoScaling)  # fitting only reads: avoid a copy of gigabytes
-            self.features.fit(task.x if as_they_are else self.scale(task.x), task.weight)
+            x = task.x if as_they_are else self.scale(task.x)
+            self.features.fit(x, task.weight, *([task.y] if self.features.uses_labels else []))
 
     def extend(self, capacity: int) -> None:
         """Give future classes sums and weights of zero."""
@@ -380,8 +381,8 @@ class MappedLearner(Learner, ABC):
         return self.score_represented(self.features.predict_features(x))
 
     def watched_state(self) -> list[Tensor]:
-        """Sums of features and of their squares: no product of two features is larger than both squares."""
-        return [self.second.diagonal(), self.class_sums, self.class_weights]
+        """The sums: nothing else changes."""
+        return [*self.second.buffers(), self.class_sums, self.class_weights]
 
     def configure(self, options: Mapping[str, Any]) -> None:
         super().configure(options)

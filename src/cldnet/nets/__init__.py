@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from cldnet.device import generator
-from cldnet.nets.features import Described, FeatureMap, RandomFourier, RandomReLU
+from cldnet.nets.features import Described, FeatureMap, Linear, RandomFourier, RandomReLU
 from cldnet.nets.fingerprint import evaluating
 from cldnet.nets.frozen import EFFICIENT, Expanded, ExpandedNet, FrozenNet, described_options
 from cldnet.nets.hashed import Hashed
@@ -32,6 +32,7 @@ __all__ = [
     "FeatureMap",
     "FrozenNet",
     "Hashed",
+    "Linear",
     "RandomFourier",
     "RandomReLU",
     "ResNet",
@@ -52,6 +53,7 @@ BACKBONES: Mapping[str, str] = {
     "random-relu": "1,000 fixed random ReLU features in 8 bits, for the exact solver",
     "random-fourier": "1,000 fixed random Fourier features in 8 bits, a Gaussian kernel, for the exact solver",
     "hashed": "the inputs as whole numbers with one scale, for the exact solver; the default for wide sparse inputs",
+    "linear": "the scaled inputs themselves in 8 bits, for the exact solver",
     "patches": "whitened patches: filters from the first task's images, for the exact solver; images only",
     "efficientnet-lite0": "a net pretrained on ImageNet, frozen; for the exact solver with 4,000 random ReLU features; photos",
     "efficientnet-lite1": "the same with a larger net",
@@ -61,7 +63,7 @@ BACKBONES: Mapping[str, str] = {
 }
 #: The class of each kind of feature map.
 FEATURE_MAPS: Mapping[str, type[Any]] = {
-    made.kind: made for made in (RandomReLU, RandomFourier, Hashed, WhitenedPatches, ExpandedNet, Expanded)
+    made.kind: made for made in (RandomReLU, RandomFourier, Linear, Hashed, WhitenedPatches, ExpandedNet, Expanded)
 }
 _DESCRIBED: Mapping[str, type[Any]] = {**FEATURE_MAPS, FrozenNet.kind: FrozenNet}
 #: Names of maps over pretrained nets, with their options.

@@ -342,6 +342,9 @@ class FrozenNet(Described):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of images, each by itself."""
+        tried = self.loaded.is_meta or all(net.outputs_zeros for net in self.modules() if isinstance(net, Pretrained))
+        if not tried and not self.loaded:
+            raise ValueError("This net has no weights yet. Call load_published, or load a model that has them.")
         features: Tensor = self.hidden((self.body(x) - self.mean) / self.spread)
         return features
 

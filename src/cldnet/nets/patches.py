@@ -2,7 +2,7 @@
 
 Filters are spherical k-means centroids of contrast-normalised, whitened patches (Coates & Ng 2012). An image's patches are
 normalised, compared with every filter, thresholded on both sides, and pooled over a few overlapping windows. The features of an
-image and of its mirror image are added up.
+image and of its mirror image are added up, unless the first task's images can be told from their mirror images, as letters can.
 
 For privacy, a filter is never a single patch but the mean of at least `LEAST_PATCHES` different ones.
 
@@ -11,18 +11,22 @@ Fitting gives the same numbers on any number of threads: sums that could be spli
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from threading import local
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cldnet.device import generator, run_in_threads, threads
+from cldnet.math.ridge import leave_one_out_scores
 from cldnet.nets.features import FEATURE_LIMIT, FeatureMap
+
+_log = logging.getLogger("cldnet")
 
 
 def spherical_kmeans(
@@ -166,6 +170,10 @@ def _triangles(side: int, count: int) -> Tensor:
     return weights / weights.sum(1, keepdim=True)
 
 
+#: Images that ``mirror="auto"`` looks at, and how many of a class if there are as many.
+_TRIED, _TRIED_OF_A_CLASS = 500, 20
+#: Mirror images are not added if more than this share of images can be told from theirs.
+MIRROR_LIMIT = 0.9
 #: Least number of patches that a filter is the mean of.
 LEAST_PATCHES = 100
 _PATCHES_PER_FILTER = 250
@@ -195,8 +203,11 @@ class WhitenedPatches(FeatureMap):
         Pooling windows per side.
     threshold : float
         Responses within this distance of 0 count as 0.
-    mirror : bool
-        Add the features of the mirror image. Not for digits and letters.
+    mirror : bool or "auto"
+        Add the features of the mirror image: better for photos, worse for digits and letters. With "auto", `fit` decides by
+        leave-one-out on up to 500 images, and `options` then have True or False. Mirror images are not added if more than
+        nine of ten images can be told from theirs. Below that, the squared error of the classes decides, and they are added
+        if there is one class. Without labels, `fit` takes "auto" for True.
 
     Examples
     --------
@@ -210,6 +221,7 @@ class WhitenedPatches(FeatureMap):
     """
 
     kind: ClassVar[str] = "patches"
+    uses_labels: ClassVar[bool] = True
     limits = (-FEATURE_LIMIT, FEATURE_LIMIT)
 
     def __init__(
@@ -221,12 +233,15 @@ class WhitenedPatches(FeatureMap):
         size: int = 6,
         windows: int = 3,
         threshold: float = 0.25,
-        mirror: bool = True,
+        mirror: bool | Literal["auto"] = "auto",
     ) -> None:
         super().__init__()
         _check(input_shape, filters, size, windows, threshold)
+        if mirror not in (True, False, "auto"):
+            raise ValueError(f"mirror={mirror!r} should be True, False or 'auto'.")
         self.input_shape, self.seed = tuple(input_shape), seed
-        self.size, self.windows, self.threshold, self.mirror = int(size), int(windows), float(threshold), bool(mirror)
+        self.size, self.windows, self.threshold = int(size), int(windows), float(threshold)
+        self.mirror: bool | Literal["auto"] = "auto" if mirror == "auto" else bool(mirror)
         self.channels = 1 if len(input_shape) == 2 else input_shape[0]
         self.sides = input_shape[-2] - size + 1, input_shape[-1] - size + 1
         self.out_features = 2 * filters * windows**2 + 1
@@ -253,7 +268,7 @@ class WhitenedPatches(FeatureMap):
     def work(self) -> int:
         """Products per image with all filters at all positions, and sums over all windows."""
         length, count = self.filters.shape
-        return prod(self.sides) * count * (length + 2 * self.windows**2) * (1 + self.mirror)
+        return prod(self.sides) * count * (length + 2 * self.windows**2) * (1 if self.mirror is False else 2)
 
     @property
     def min_rows(self) -> int:  # type: ignore[override]
@@ -271,9 +286,13 @@ class WhitenedPatches(FeatureMap):
         )
 
     @torch.no_grad()
-    def fit(self, x: Tensor, weight: Tensor | None = None) -> None:
-        """Learn filters and the scale of features from the first task's images; images of weight 0 are ignored."""
-        images = x if weight is None else x[weight > 0]
+    def fit(self, x: Tensor, weight: Tensor | None = None, y: Tensor | None = None) -> None:
+        """Learn filters and the scale of features from the first task's images; images of weight 0 are ignored.
+
+        With ``mirror="auto"``, classes ``y`` decide whether mirror images are added; without them they are.
+        """
+        kept = slice(None) if weight is None else weight > 0
+        images = x[kept]
         random, count = generator(self.seed), self.filters.shape[1]
         with threads(1):
             patches = self._contrasty_patches(images, random)
@@ -284,11 +303,29 @@ class WhitenedPatches(FeatureMap):
         with threads(1):  # whitening is folded into the filters: the response to a patch p is cᵀ W (p − m)
             self.filters.copy_(white @ centroids.T)
             self.offset.copy_(-(centre @ self.filters))
+        if self.mirror == "auto":
+            self.mirror = y is None or self._choose_mirror(images, y[kept])
         responses = self._responses(images[chosen], self.out_features - 1).double()
         with threads(1):
             self.mean.copy_(responses.mean(0))
             self.spread.copy_(responses.std(0, correction=0).clamp_min(1e-6))
         self.fitted.fill_(True)
+
+    def _choose_mirror(self, images: Tensor, y: Tensor) -> bool:
+        """Whether the first task's images, by leave-one-out on some of them, are better off with mirror images."""
+        drawn = _draw_from_classes(y, generator(self.seed))
+        views, y = (images[drawn], images[drawn].flip(-1)), y[drawn]
+        own, other = (self._responses(view, self.out_features - 1) for view in views)  # "auto" adds none yet
+        with threads(1):
+            share = chirality(own - other, y)
+            said = f"{share:.1%} of {len(y)} images can be told from their mirror images"
+            mirror = share <= MIRROR_LIMIT
+            if mirror and bool((y != y[0]).any()):
+                without, added = (leave_one_out_error(features, y) for features in (own, own + other))
+                said += f"; the squared error of their classes, left out, is {without:.4f} without and {added:.4f} with them"
+                mirror = added <= without
+        _log.info("Patches: mirror=%s. %s.", mirror, said)
+        return mirror
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
@@ -304,6 +341,11 @@ class WhitenedPatches(FeatureMap):
         """Pooled responses of images as multiples of their std, and a constant feature."""
         if not self.fitted:
             raise ValueError("This map has no filters yet. Call fit with images first.")
+        if self.mirror == "auto":
+            raise ValueError(
+                "The tensors of a fitted map do not say whether it adds mirror images. Load them into one that was made with "
+                "the other's options: WhitenedPatches(shape, seed=…, **fitted.options)."
+            )
         scale = FEATURE_LIMIT / CLIP_STDS / self.spread
 
         def finish(features: Tensor) -> None:
@@ -415,7 +457,7 @@ class WhitenedPatches(FeatureMap):
         """The filters in banks. Those for the mirror image are mirrored themselves, and so are their windows."""
         height, width = (_triangles(side, self.windows) for side in self.sides)
         sides = [(self.filters, width)]
-        if self.mirror:
+        if self.mirror is True:
             square = self.filters.view(self.channels, self.size, self.size, -1)
             sides.append((square.flip(2).reshape(self.filters.shape), width.flip(1)))
         found = []
@@ -426,6 +468,48 @@ class WhitenedPatches(FeatureMap):
             banks = [Bank(some, filters[:, some].contiguous(), self.offset[some]) for some in columns]
             found.append(View(windows, banks))
         return found
+
+
+def _draw_from_classes(y: Tensor, random: torch.Generator) -> Tensor:
+    """Indices of at most `_TRIED` samples: of all classes, or enough each of some of them."""
+    order = torch.randperm(len(y), generator=random).to(y.device)
+    classes, place = y.unique(return_inverse=True)
+    chosen, drawn = torch.randperm(len(classes), generator=random).tolist(), []
+    each = max(_TRIED_OF_A_CLASS, _TRIED // len(classes))
+    for number in chosen[: -(-_TRIED // each)]:
+        drawn.append(order[place[order] == number][:each])
+    return torch.cat(drawn)[:_TRIED]
+
+
+def chirality(differences: Tensor, y: Tensor) -> float:
+    """Share of images that can be told from their mirror images, given their class.
+
+    ``differences`` are the features of an image less those of its mirror image. Ridge regression maps them to the class of the
+    image, and so the negative ones to minus that. Each image is left out in turn, and its mirror image with it. Distributions
+    that differ from their reflection are known as visually chiral.
+
+    References
+    ----------
+    Z. Lin et al., "Visual Chirality", CVPR 2020. https://arxiv.org/abs/2006.09512
+    """
+    scaled = differences / differences.square().mean(0).sqrt().clamp_min(1e-6)
+    targets = _targets(y)
+    scores = leave_one_out_scores(scaled, targets).scores
+    return float(((scores * targets).sum(1) > 0).double().mean())
+
+
+def leave_one_out_error(features: Tensor, y: Tensor) -> float:
+    """Mean squared error of ridge regression onto the classes, each image left out in turn."""
+    scaled = (features - features.mean(0)) / features.std(0).clamp_min(1e-6)
+    constant = features.new_ones(len(y), 1)
+    return float(
+        leave_one_out_scores(torch.cat([scaled.clamp(-CLIP_STDS, CLIP_STDS), constant], 1), _targets(y)).error.mean()
+    )
+
+
+def _targets(y: Tensor) -> Tensor:
+    """One-hot rows of the classes that there are."""
+    return torch.nn.functional.one_hot(y.unique(return_inverse=True)[1])
 
 
 def _check(input_shape: tuple[int, ...], filters: int, size: int, windows: int, threshold: float) -> None:

@@ -23,7 +23,7 @@ from cldnet.methods import build_learner
 from cldnet.methods.learner import Learner, Setting
 from cldnet.nets import Described, FeatureMap, build_described, is_described, out_features
 from cldnet.nets.fingerprint import WrongModule
-from cldnet.storage.format import UNEXPECTED_ERRORS, explain_memory_error
+from cldnet.storage.header import describe_content_error
 
 #: Where a module of the user's own is in a learner's state.
 USER_MODULES = ("net.", "features.net.")
@@ -45,14 +45,8 @@ def describe_error(path: str | os.PathLike[str], what: str, advice: str = "resto
 
     A wrong module of the user's is not the file's fault, nor is a lack of memory: sizes were checked before.
     """
-    with explain_memory_error(f"for the content of {os.fspath(path)!r}"):
-        try:
-            yield
-        except WrongModule:
-            raise
-        except UNEXPECTED_ERRORS as error:
-            why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            raise ValueError(f"{os.fspath(path)!r} is not a valid {what} ({why:.500}): {advice}.") from error
+    with describe_content_error(path, what, advice, passing=WrongModule):
+        yield
 
 
 def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], but: tuple[str, ...] = ()) -> None:

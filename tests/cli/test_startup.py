@@ -1,0 +1,157 @@
+"""What `cldnet inspect` and `predict` import, and what they find and refuse without it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+from typer.testing import CliRunner, Result
+
+import cldnet.storage as store
+from cldnet import CLDNetClassifier
+from cldnet.bench.formatting import human_bytes
+from cldnet.cli import app
+from cldnet.estimator.predictor import Predictor
+
+HEAVY = ("torch", "numpy", "sklearn", "scipy", "pandas", "filelock")
+PHOTOS = np.random.default_rng(0).integers(0, 256, (12, 3, 16, 16), dtype=np.uint8)
+LABELS = ["owl", "wren"] * 6
+STORE = Path(__file__).parents[1] / "fixtures" / "store"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def imported_by(*arguments: object) -> set[str]:
+    """Heavy packages that a command imports, in a process of its own."""
+    code = (
+        "import sys; from typer.testing import CliRunner; from cldnet.cli import app; "
+        f"answer = CliRunner().invoke(app, {[*map(str, arguments)]}); assert not answer.exit_code, answer.exception; "
+        f"print(*(name for name in {HEAVY} if name in sys.modules))"
+    )
+    return {*subprocess.check_output([sys.executable, "-c", code], text=True).split()}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "birds.cldnet"
+    CLDNetClassifier(capacity=4, random_state=0).fit(PHOTOS, LABELS).refresh().save(path)
+    return path
+
+
+def photo(model: Path) -> Path:
+    image = pytest.importorskip("PIL.Image")
+    path = model.with_name("photo.png")
+    image.fromarray(PHOTOS[0].transpose(1, 2, 0)).save(path)
+    return path
+
+
+def test_inspect_imports_neither_torch_nor_numpy(model: Path) -> None:
+    assert imported_by("inspect", model) == set()
+
+
+def test_predict_does_not_import_scikit_learn(model: Path) -> None:
+    assert imported_by("predict", model, photo(model)) <= {"torch", "numpy", "filelock"}
+
+
+@pytest.mark.parametrize("command", ["inspect", "predict"])
+def test_a_changed_byte_is_found_by_both(model: Path, command: str) -> None:
+    more = [photo(model)] if command == "predict" else []
+    content = bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(content)
+    assert "has changed since it was written (wrong checksum)" in str(run(command, model, *more).exception)
+
+
+@pytest.mark.parametrize("layout", [1, 2, 3, 4])
+@pytest.mark.parametrize("solver", ["exact", "hbo"])
+def test_files_of_every_layout_are_inspected(layout: int, solver: str) -> None:
+    answer = run("inspect", STORE / str(layout) / f"{solver}.cldnet")
+    if (solver, layout < 3) == ("hbo", True):  # the first two layouts have no sizes, and its module is its user's
+        assert "module of your own" in str(answer.exception)
+        return
+    assert "3 classes, room for 5 more" in answer.output, answer.exception
+    samples = {line.split()[0]: line.split()[1] for line in answer.output.splitlines() if line.startswith(" owl")}
+    assert samples == {"owl": "unknown" if layout < 3 else "6"}
+
+
+def test_the_solution_is_a_kind_of_its_own_and_everything_adds_up(model: Path) -> None:
+    shown = run("inspect", model).output
+    clf = CLDNetClassifier.load(model)
+    solution = sum(each.nbytes for each in clf.model_.exact.solution_state().values())
+    assert solution > 0
+    assert f"solution {human_bytes(solution)}" in shown
+    assert f"2 classes, room for 2 more, {human_bytes(clf.footprint().total + solution)}" in shown
+
+
+def test_a_model_without_a_limit_and_one_over_a_users_module_are_inspected(tmp_path: Path) -> None:
+    CLDNetClassifier(random_state=0).fit(PHOTOS, LABELS).save(tmp_path / "open")
+    assert re.search(r"open: 2 classes, [0-9.]+ MB\n", run("inspect", tmp_path / "open").output)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(768, 10))
+    CLDNetClassifier(backbone=net, capacity=4, random_state=0).fit(PHOTOS, LABELS).save(tmp_path / "own")
+    assert "backbone  a module of your own\n" in run("inspect", tmp_path / "own").output
+
+
+@pytest.mark.parametrize(
+    ("place", "forged"),
+    [
+        (("labels", "labels"), [["owl"], "wren"]),
+        (("labels", "counts"), [-1, 6]),
+        (("labels", "counts"), [6]),
+        (("labels", "days"), [["2026-01-01"], None]),
+        (("labels", "retired"), [{}]),
+        (("labels", "capacity"), "4"),
+        (("stream", "tasks"), 1.5),
+        (("stream", "sizes"), [[1, {"sums": -8}, False]]),
+        (("stream", "sizes"), [[]]),
+        (("inputs", "shape"), "3"),
+        (("inputs",), None),
+        (("parameters", "solver"), ["exact"]),
+        (("parameters", "backbone"), {"kind": "expanded", "options": {"bodies": [{}]}}),
+        (("parameters", "backbone"), {"kind": "expanded", "options": 3}),
+        (("kind",), "statistics"),
+    ],
+)
+def test_a_forged_manifest_is_refused_in_a_sentence(model: Path, place: tuple[str, ...], forged: Any) -> None:
+    tensors, manifest = store.read(model)
+    table = manifest
+    for name in place[:-1]:
+        table = table[name]
+    table[place[-1]] = forged
+    store.write(model, tensors, manifest)
+    error = run("inspect", model).exception
+    assert type(error) is ValueError
+    assert re.fullmatch(r"'.*birds\.cldnet' is not a valid model \(.*\): restore a backup\.", str(error))
+
+
+def test_predictions_are_those_of_the_classifier_and_nothing_is_solved(model: Path) -> None:
+    clf, predictor = CLDNetClassifier.load(model), Predictor.load(model)
+    assert predictor.model.exact.is_fresh
+    assert (predictor.predict_proba(PHOTOS) == clf.predict_proba(PHOTOS)).all()
+    shares, known = predictor.predict_known(PHOTOS)
+    assert (shares == clf.predict_proba(PHOTOS)).all()
+    assert (known == clf.known_probability(PHOTOS)).all()
+    with pytest.raises(ValueError, match="made for"):
+        predictor.predict_proba(PHOTOS[:, :, :8])
+
+
+def test_a_file_with_a_parameter_that_no_classifier_has_is_refused(model: Path) -> None:
+    tensors, manifest = store.read(model)
+    manifest["parameters"]["wings"] = 2
+    store.write(model, tensors, manifest)
+    for load in (CLDNetClassifier.load, Predictor.load):
+        with pytest.raises(ValueError, match="no classifier has a parameter 'wings'"):
+            load(model)
+
+
+def test_a_model_without_classes_predicts_nothing(model: Path) -> None:
+    CLDNetClassifier.load(model).forget_class("owl").forget_class("wren").save(model)
+    with pytest.raises(ValueError, match="has forgotten all its classes"):
+        Predictor.load(model).predict_proba(PHOTOS)
