@@ -23,8 +23,9 @@ from torch import Tensor
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-#: Sparse inputs with more columns than this are projected to so many.
-WIDTH = 4096
+#: Sparse inputs with more columns than this are projected to so many. Fewer lose accuracy; with some more, calls of single rows
+#: would solve anew (`cldnet.methods.exact.MOST_FOLLOWED`).
+WIDTH = 4000
 #: Numbers of the projected rows that are added up at once, in float64.
 _AT_ONCE = 1 << 22
 #: Largest number of columns, in an untrusted file.

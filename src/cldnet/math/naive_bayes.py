@@ -28,6 +28,7 @@ def log_shares(sums: Tensor) -> Tensor | None:
 
     Examples
     --------
+    >>> import torch
     >>> log_shares(torch.tensor([[0.0, 7.0], [3.5, 3.5]])).exp()
     tensor([[0.0625, 0.9375],
             [0.5000, 0.5000]])

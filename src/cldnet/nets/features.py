@@ -315,6 +315,8 @@ class FeatureMap(Described, ABC):
     fits_data: ClassVar[bool] = True
     #: Least and largest feature, if the class's own `forward` guarantees them.
     limits: ClassVar[tuple[float, float] | None] = None
+    #: How large a feature is that counts something once, if features are counts followed by a constant.
+    count: ClassVar[float | None] = None
     #: Whether a learner calls ``fit(x, weight, y)``, with the classes of the first task's samples, numbered from 0 on. A class
     #: with a `fit` of its own says so itself.
     uses_labels: ClassVar[bool] = False
