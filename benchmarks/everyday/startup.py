@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
 import subprocess
@@ -12,9 +13,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from benchmarks.speed.apart import ROOT, environment
+from benchmarks.speed.apart import ROOT, apart, environment
 from benchmarks.speed.before import unpacked
 from PIL import Image
+from sklearn.datasets import load_digits
 
 #: The last commit whose commands import torch and scikit-learn whatever they do.
 BEFORE = "d5ca3b2d27b51022fb5bdb749f9a5418e7824380"
@@ -50,7 +52,25 @@ def measure(quick: bool) -> dict[str, Any]:
             "classes": _CLASSES,
             "photos": len(photos),
             **_compared(answers["before"], answers["now"]),
+            "readme_model": {side: apart(readme_model, source) for side, source in sources.items()},
         }
+
+
+def readme_model() -> dict[str, Any]:
+    """Bytes and answers of the README's model of digits, over the map that both versions have."""
+    from cldnet import CLDNetClassifier
+
+    digits = load_digits()
+    clf = CLDNetClassifier(backbone="random-relu", random_state=0)
+    for month in ([0, 1], [2, 3, 4], [5, 6], [7, 8, 9]):
+        new = np.isin(digits.target[:1400], month)
+        clf.partial_fit(digits.data[:1400][new], digits.target[:1400][new])
+    with tempfile.TemporaryDirectory() as folder:
+        clf.save(Path(folder) / "digits")
+        size = (Path(folder) / "digits").stat().st_size
+    answers = hashlib.sha256(clf.predict(digits.data[1400:]).tobytes()).hexdigest()[:16]
+    accuracy = float(clf.score(digits.data[1400:], digits.target[1400:]))
+    return {"footprint": clf.footprint().total, "file": size, "accuracy": accuracy, "digest_of_answers": answers}
 
 
 def _summary(seconds: list[float]) -> dict[str, Any]:

@@ -62,8 +62,13 @@ def learn_command(
         typer.Option(help="For a new model: side of the photos in pixels. Smaller is faster. (default: the net's own)"),
     ] = None,
     capacity: Annotated[
-        int, typer.Option(min=1, help="For a new model: the largest number of classes; it sets the model's size.")
-    ] = 1000,
+        int | None,
+        typer.Option(
+            min=1,
+            help="For a new model: the largest number of classes, for which memory is reserved at once. (default: no limit, "
+            "and memory for 16 classes at a time)",
+        ),
+    ] = None,
     receipts: Annotated[
         bool,
         typer.Option(
@@ -269,7 +274,7 @@ def _read(shape: tuple[int, ...], paths: Sequence[Path]) -> Photos:
     return read_photos(paths, side, cut_from(side))
 
 
-def _new(backbone: str, memory: int, size: int | None, capacity: int, receipts: bool) -> CLDNetClassifier:
+def _new(backbone: str, memory: int, size: int | None, capacity: int | None, receipts: bool) -> CLDNetClassifier:
     """Create a model over a pretrained net."""
     from cldnet.estimator.classifier import CLDNetClassifier
     from cldnet.nets import PRETRAINED, Expanded, ExpandedNet, FeatureMap
@@ -291,7 +296,7 @@ def _new(backbone: str, memory: int, size: int | None, capacity: int, receipts: 
     else:
         side = read_source(backbone)[1].size
         made = Expanded((3, side, side), features, seed=0, bodies=[backbone])
-    return CLDNetClassifier(backbone=made, capacity=capacity, random_state=0, receipts=receipts)
+    return CLDNetClassifier(backbone=made, capacity=capacity or "auto", random_state=0, receipts=receipts)
 
 
 def _expected_size(clf: CLDNetClassifier, classes: int) -> int:

@@ -178,8 +178,8 @@ def ridge(gram: Tensor, moments: Tensor, class_weights: Tensor, n_samples: float
     The search visits four to seven points of a grid. Up to ``EIGEN_FEATURES`` features, and where samples are few, one
     eigendecomposition serves them all (of few samples in no time: 0.3 s instead of 7 s with 4,000 features and 300 samples).
     Else one factorisation in float32 rates all α near it, another one solves for the best, and the solution is refined in
-    float64: on real streams one to three times one factorisation in float64 (results/benchmarks/alpha.json). Above ``EXACT_TRACE_FEATURES`` random probes
-    give the trace, and an α is rated only where the freedom is far above their noise.
+    float64: on real streams one to three times one factorisation in float64 (results/benchmarks/alpha.json). Above
+    ``EXACT_TRACE_FEATURES`` random probes give the trace, and an α is rated only where the freedom is far above their noise.
 
     While there are no more samples than features, cross-validation has no information (errors in sample and freedom can both
     reach 0), so α is at least a thousandth of the mean diagonal. A given α is raised to the rounding of ``G``.
