@@ -35,7 +35,10 @@ NOT_NUMBERS = {
     "object": (pd.Series(["u", 1], dtype=object), r"column 'b' holds text: .*\['b'\].*pd\.to_numeric"),
     "string": (pd.Series(["1", "2"], dtype="string"), r"column 'b' holds text: .*pd\.to_numeric"),
     "str": (pd.Series(["u", None], dtype="str"), "column 'b' holds text"),
-    "date": (pd.to_datetime(["2026-01-01", "2026-01-02"]), r"column 'b' holds dates: .*X\['b'\]\.dt\.dayofweek or .*int64"),
+    "date": (
+        pd.to_datetime(["2026-01-01", "2026-01-02"]),
+        r"column 'b' holds dates: .*X\['b'\]\.dt\.dayofweek or .*int64",
+    ),
     "zone": (pd.to_datetime(["2026-01-01"] * 2, utc=True), "column 'b' holds dates"),
     "duration": (pd.to_timedelta([1, 2], unit="s"), r"column 'b' holds durations: .*X\['b'\]\.dt\.total_seconds\(\)"),
     "period": (pd.period_range("2026", periods=2), "column 'b' holds objects: convert them to numbers, or drop them"),
@@ -52,7 +55,9 @@ def test_a_column_without_numbers_is_named_with_what_to_do(name: str) -> None:
 
 def test_columns_of_one_kind_are_named_together_and_a_long_list_is_cut() -> None:
     frame = pd.DataFrame({f"c{number}": ["u", "v"] for number in range(7)})
-    with pytest.raises(ValueError, match="^X should hold numbers, and columns 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more hold text"):
+    with pytest.raises(
+        ValueError, match=r"^X should hold numbers, and columns 'c0', 'c1', 'c2', 'c3', 'c4' and 2 more hold text"
+    ):
         as_inputs(frame)
 
 

@@ -86,7 +86,18 @@ def test_a_sparse_frame_is_sparse_and_a_frame_with_one_dense_column_is_not() -> 
         (sp.coo_array(np.ones(5000)), r"X should have one row per sample\. Keep its shape: X\[i:i\+1\]\.$"),
         (torch.from_numpy(X.toarray()).to_sparse(), r"^X is a tensor that is sparse.*X\.to_dense\(\)"),
     ],
-    ids=["NaN", "infinity", "huge", "complex", "no rows", "few columns", "few dense ones", "images", "one row", "torch"],
+    ids=[
+        "NaN",
+        "infinity",
+        "huge",
+        "complex",
+        "no rows",
+        "few columns",
+        "few dense ones",
+        "images",
+        "one row",
+        "torch",
+    ],
 )
 def test_what_cannot_be_projected_is_refused_with_what_to_do(rows: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence) as caught:
@@ -95,7 +106,9 @@ def test_what_cannot_be_projected_is_refused_with_what_to_do(rows: Any, sentence
 
 
 def test_wide_sparse_rows_for_a_model_of_dense_ones_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^X is sparse and has 5,000 columns; without a projection.* X\[i:j\]\.toarray"):
+    with pytest.raises(
+        ValueError, match=r"^X is sparse and has 5,000 columns; without a projection.* X\[i:j\]\.toarray"
+    ):
         as_inputs(X)
 
 

@@ -360,11 +360,12 @@ class Exact(MappedLearner):
         return self._predicted(self.features.predict_features(self.scale(x)))
 
     def _predicted(self, h: Tensor) -> Tensor:
-        h, shares = h.double(), None  # the discriminant would amplify rounding of float32
+        h, count = h.double(), self.features.count  # the discriminant would amplify rounding of float32
         vectors = torch.mm(h, self.ridge.solution)
-        if self.features.count is not None:
-            shares = log_shares(self.class_sums[: self.seen, :-1])  # without the constant
-        return vectors if shares is None else torch.cat([vectors, h[:, :-1] @ shares.T / self.features.count], dim=1)
+        shares = None if count is None else log_shares(self.class_sums[: self.seen, :-1])  # without the constant
+        if count is None or shares is None:
+            return vectors
+        return torch.cat([vectors, h[:, :-1] @ shares.T / count], dim=1)
 
     def decide(self, vectors: Tensor) -> Tensor:
         """Scores of predicted vectors. A class without samples scores below all others."""
