@@ -22,14 +22,13 @@ EXACT = CLDNetClassifier(random_state=0)
 # float64, because scikit-learn wants scores to be equal to 1e-7 for any batch.
 HBO = CLDNetClassifier("hbo", capacity=8, embed_dim=8, epochs=3, dtype="float64", random_state=0)
 
+_STEPS = (
+    "a row of weight 2 comes in one mini-batch, two equal rows come in two, and weights act on the loss alone, not on "
+    "kernels and projectors: gradient steps differ"
+)
 EXCEPTIONS = {
     "exact": {},
-    "hbo": {
-        "check_sample_weight_equivalence_on_dense_data": (
-            "a row of weight 2 comes in one mini-batch, two equal rows come in two, and weights act on the loss alone, not on "
-            "kernels and projectors: gradient steps differ"
-        ),
-    },
+    "hbo": {f"check_sample_weight_equivalence_on_{kind}_data": _STEPS for kind in ("dense", "sparse")},
 }
 
 

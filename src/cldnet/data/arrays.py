@@ -93,10 +93,9 @@ def _numbers(X: Any) -> Any:
 
     X = plain(X, "X")
     check_columns(X)
-    rows = X.sparse.to_coo() if is_sparse(X) and hasattr(X, "iloc") else X
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # it looks for NaN in the sum, which large numbers overflow
-            array: Any = check_array(rows, accept_sparse="csr", dtype="numeric", allow_nd=True, input_name="X")
+            array: Any = check_array(X, accept_sparse="csr", dtype="numeric", allow_nd=True, input_name="X")
     except (ValueError, TypeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(_explained(str(error), X)) from error

@@ -12,8 +12,8 @@ from torch import Tensor
 
 #: Least sum relative to the largest: below are negative features, above is rounding of weights that were subtracted.
 _ROUNDING = 1e-9
-#: What is added to each sum, in steps of a feature.
-SMOOTHING = 0.5
+#: What is added to each sum, in steps of a feature. On validation data 0.5 to 2 are equally good; more suits few samples.
+SMOOTHING = 2.0
 
 
 def log_shares(sums: Tensor) -> Tensor | None:
@@ -29,8 +29,8 @@ def log_shares(sums: Tensor) -> Tensor | None:
     Examples
     --------
     >>> import torch
-    >>> log_shares(torch.tensor([[0.0, 7.0], [3.5, 3.5]])).exp()
-    tensor([[0.0625, 0.9375],
+    >>> log_shares(torch.tensor([[0.0, 4.0], [3.0, 3.0]])).exp()
+    tensor([[0.2500, 0.7500],
             [0.5000, 0.5000]])
     """
     if sums.numel() and float(sums.min()) < -_ROUNDING * float(sums.abs().max()):
