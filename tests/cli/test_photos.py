@@ -102,11 +102,12 @@ def test_two_months_taught_in_turn_answer_as_both_taught_at_once(place: Path) ->
 
 def test_the_size_is_said_before_anything_is_learned(place: Path) -> None:
     answer = run("learn", "model", "january", *SMALL)
-    said, learned = (answer.output.index(words) for words in ("   size  the model of 2 classes will take ", "learned "))
+    said, learned = (answer.output.index(words) for words in ("   size  the model of 2 classes will take up to ", "learned "))
     assert said < learned
-    expected = re.search(r"will take ([0-9.]+) MB", answer.output)
+    expected = re.search(r"will take up to ([0-9.]+) MB", answer.output)
     assert expected is not None
-    assert float(expected[1]) == pytest.approx(Path("model").stat().st_size / 1e6, rel=0.01)
+    least = CLDNetClassifier.load("model").footprint().bytes["sums"] / 2e6  # whole sums take half their bytes in a file
+    assert float(expected[1]) - least == pytest.approx(Path("model").stat().st_size / 1e6, rel=0.01)
     assert "will take" not in run("learn", "model", "february").output
 
 

@@ -207,7 +207,7 @@ def test_a_preset_of_another_backbone_gives_no_options(small_data: Path, tmp_pat
     answer = runner.invoke(app, [*arguments, "--data", str(small_data), "--out", str(tmp_path)])
     assert answer.exit_code == 0, answer.output
     (path,) = tmp_path.glob("*.json")
-    assert json.loads(path.read_text())["config"]["backbone_options"] == {"features": 1000}
+    assert json.loads(path.read_text())["config"]["backbone_options"] == {"features": 1000, "tails": False}
 
 
 def test_a_validation_part_takes_the_place_of_the_test_data(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def learn_command(
         if not exists:
             known = len({photo.label for photo in photos.photos})
             expected = human_bytes(_expected_size(clf, known))
-            say(f"   size  the model of {counted(known, 'class', 'classes')} will take {expected}", error=True)
+            say(f"   size  the model of {counted(known, 'class', 'classes')} will take up to {expected}", error=True)
         begun = time.perf_counter()
         labels = _teach(clf, photos)
         seconds = time.perf_counter() - begun
