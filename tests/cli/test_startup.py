@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 from typer.testing import CliRunner, Result
 
@@ -18,9 +19,11 @@ from cldnet import CLDNetClassifier
 from cldnet.bench.formatting import human_bytes
 from cldnet.cli import app
 from cldnet.estimator.predictor import Predictor
+from cldnet.nets import Expanded, RandomReLU, build_described
 
 HEAVY = ("torch", "numpy", "sklearn", "scipy", "pandas", "filelock")
 PHOTOS = np.random.default_rng(0).integers(0, 256, (12, 3, 16, 16), dtype=np.uint8)
+LARGE = PHOTOS.repeat(2, 2).repeat(2, 3)
 LABELS = ["owl", "wren"] * 6
 STORE = Path(__file__).parents[1] / "fixtures" / "store"
 
@@ -155,3 +158,43 @@ def test_a_model_without_classes_predicts_nothing(model: Path) -> None:
     CLDNetClassifier.load(model).forget_class("owl").forget_class("wren").save(model)
     with pytest.raises(ValueError, match="has forgotten all its classes"):
         Predictor.load(model).predict_proba(PHOTOS)
+
+
+@pytest.fixture
+def expanded(tmp_path: Path) -> Path:
+    """A model over a small pretrained net, which needs no published weights here."""
+    made = Expanded((3, 32, 32), features=50, seed=0, bodies=[{"net": "efficientnet-lite0", "size": 32}])
+    source = torch.Generator().manual_seed(0)
+    for name, tensor in made.body.state_dict().items():
+        if name.endswith("weight"):
+            tensor.copy_(torch.randn(tensor.shape, generator=source) / tensor[0].numel() ** 0.5)
+    made.expansion.fit(made.body(torch.zeros(2, 3, 32, 32)) + torch.rand(2, 1280, generator=source))
+    path = tmp_path / "expanded.cldnet"
+    CLDNetClassifier(backbone=made, capacity=4, random_state=0).fit(LARGE, LABELS).refresh().save(path)
+    return path
+
+
+def test_a_pretrained_net_is_loaded_bit_for_bit_in_the_same_memory_layout(expanded: Path) -> None:
+    clf, predictor = CLDNetClassifier.load(expanded), Predictor.load(expanded)
+    assert (predictor.predict_proba(LARGE) == clf.predict_proba(LARGE)).all()
+    again = build_described(clf.backbone.describe()).state_dict()
+    for model in (clf.model_, predictor.model):
+        loaded = model.exact.features.state_dict()
+        assert {name: tensor.stride() for name, tensor in loaded.items()} == {
+            name: tensor.stride() for name, tensor in again.items()
+        }
+
+
+def test_a_loaded_classifier_begins_again_with_the_map_that_it_was_given(model: Path) -> None:
+    given = RandomReLU((3, 16, 16), 20, seed=3)
+    first = CLDNetClassifier(backbone=given, random_state=0).fit(PHOTOS, LABELS)
+    first.save(model)
+    clf = CLDNetClassifier.load(model)
+    assert torch.equal(clf.backbone.weight, given.weight)
+    assert not clf.backbone.fitted
+    assert (clf.fit(PHOTOS, LABELS).predict_proba(PHOTOS) == first.predict_proba(PHOTOS)).all()
+
+
+def test_no_weights_are_drawn_to_predict(expanded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "randn", None)
+    assert Predictor.load(expanded).model.exact.is_fresh

@@ -115,6 +115,14 @@ def empty_learner(method: str, backbone: str | nn.Module, setting: Setting, opti
         return build_learner(method, setting, options, backbone)
 
 
+def is_all_state(learner: Learner) -> bool:
+    """Whether all tensors of a learner are in its state, so that it can be built empty and take them over from a file."""
+    return not any(
+        part._non_persistent_buffers_set or any(isinstance(value, Tensor) for value in vars(part).values())
+        for part in learner.modules()
+    )
+
+
 def check_shapes(tensors: Mapping[str, Tensor], learner: Learner) -> None:
     """Refuse a state with other names, shapes or types than a learner has, which may be on the meta device."""
     found, backbone = learner.upgraded(tensors), learner.backbone
