@@ -20,6 +20,7 @@ from cldnet.bench.formatting import human_bytes
 from cldnet.cli import app
 from cldnet.estimator.predictor import Predictor
 from cldnet.nets import Expanded, RandomReLU, build_described
+from cldnet.storage.header import read_header
 
 HEAVY = ("torch", "numpy", "sklearn", "scipy", "pandas", "filelock")
 PHOTOS = np.random.default_rng(0).integers(0, 256, (12, 3, 16, 16), dtype=np.uint8)
@@ -198,3 +199,27 @@ def test_a_loaded_classifier_begins_again_with_the_map_that_it_was_given(model: 
 def test_no_weights_are_drawn_to_predict(expanded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "randn", None)
     assert Predictor.load(expanded).model.exact.is_fresh
+
+
+def test_sums_that_were_solved_are_compared_with_the_checksum_and_not_kept(model: Path) -> None:
+    assert Predictor.load(model).model.exact.second.packed.is_meta
+    begin, content = read_header(model)[0]["second.packed"].begin, bytearray(model.read_bytes())
+    content[8 + int.from_bytes(content[:8], "little") + begin] ^= 1
+    model.write_bytes(content)
+    with pytest.raises(ValueError, match="has changed since it was written"):
+        Predictor.load(model)
+
+
+def test_without_a_solution_the_sums_are_read_and_solved(model: Path) -> None:
+    clf = CLDNetClassifier.load(model)
+    clf.partial_fit(PHOTOS[:1], LABELS[:1]).save(model)
+    predictor = Predictor.load(model)
+    assert not any(tensor.is_meta for tensor in predictor.model.learner.buffers())
+    assert (predictor.predict_proba(PHOTOS) == CLDNetClassifier.load(model).predict_proba(PHOTOS)).all()
+
+
+def test_a_map_with_tensors_outside_its_state_is_built_in_full(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Predictor.load(model).predict_proba(PHOTOS)
+    monkeypatch.setattr("cldnet.estimator.model.is_all_state", lambda learner: False)
+    assert (Predictor.load(model).predict_proba(PHOTOS) == expected).all()
+    assert (CLDNetClassifier.load(model).predict_proba(PHOTOS) == expected).all()

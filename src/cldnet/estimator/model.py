@@ -7,7 +7,7 @@ import hashlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from math import prod
@@ -779,6 +779,8 @@ class SavedModel:
             model = Model.build(parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes)
             check_shapes(self.tensors, model.learner)
             _check_tied(self.tensors, model.learner.state_dict())
+            if any(tensor.is_meta for tensor in self.tensors.values()):
+                model.exact.second = cast("Exact", empty).second
             model.learner.load_state(self.tensors)
         model.learner.eval()
         self.check_learned(model.learner)
@@ -804,7 +806,7 @@ def load_model(
 
     A model ``to_predict`` is loaded faster: it only has what predictions need, and cannot learn or be saved.
     """
-    tensors, manifest = store.read(path)
+    tensors, manifest = store.read(path, _not_to_predict) if to_predict else store.read(path)
     with describe_error(path, "model"):
         saved = SavedModel.read(tensors, manifest, module)
         built, trained = (
@@ -817,6 +819,12 @@ def load_model(
         parameters = ModelParameters(**built)
         model = saved.build(parameters, parameters.options(TrainingParameters(**trained)), to_predict)
     return model, {**saved.parameters, "backbone": model.parameters.backbone, "input_shape": parameters.input_shape}
+
+
+def _not_to_predict(names: Set[str]) -> Set[str]:
+    """Tensors that predictions do not need: with a solution, the sums of products that it was solved from."""
+    solved = any(name.startswith(_SOLUTION) for name in names)
+    return {name for name in names if solved and name.startswith("second.")}
 
 
 def _check_saved_parameters(parameters: Mapping[str, Any]) -> None:

@@ -64,9 +64,12 @@ def _describe(tensor: Tensor | None, otherwise: str) -> str:
 def check_values(tensors: Mapping[str, Tensor], foreign: tuple[str, ...] = ()) -> None:
     """Refuse values that no model has: infinite, negative weights, an invalid generator.
 
-    ``foreign`` is how the names of a user's module begin: all that is known of its values is that they are finite.
+    ``foreign`` is how the names of a user's module begin: all that is known of its values is that they are finite. Tensors on
+    the meta device were not read, and are not used.
     """
     for name, tensor in tensors.items():
+        if tensor.is_meta:
+            continue
         last = "" if foreign and name.startswith(foreign) else name.rpartition(".")[2]
         chunks = tensor.detach().flatten().split(_CHUNK)  # the sums may have gigabytes
         if tensor.dtype == torch.bool and any(bool((chunk.view(torch.uint8) > 1).any()) for chunk in chunks):
