@@ -65,6 +65,15 @@ def test_predict_does_not_import_scikit_learn(model: Path) -> None:
     assert imported_by("predict", model, photo(model)) <= {"torch", "numpy", "filelock"}
 
 
+def test_predict_does_not_search_the_objects_of_torch_for_garbage(model: Path) -> None:
+    code = (
+        "import gc; from typer.testing import CliRunner; from cldnet.cli import app; found = []\n"
+        "gc.callbacks.append(lambda phase, _: phase == 'start' and found.append(len(gc.get_objects())))\n"
+        f"CliRunner().invoke(app, ['predict', {str(model)!r}, {str(photo(model))!r}]); import torch; print(max(found))"
+    )
+    assert int(subprocess.check_output([sys.executable, "-c", code], text=True)) < 100_000
+
+
 @pytest.mark.parametrize("command", ["inspect", "predict"])
 def test_a_changed_byte_is_found_by_both(model: Path, command: str) -> None:
     more = [photo(model)] if command == "predict" else []
