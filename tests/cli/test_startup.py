@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 from typer.testing import CliRunner, Result
 
@@ -18,9 +19,12 @@ from cldnet import CLDNetClassifier
 from cldnet.bench.formatting import human_bytes
 from cldnet.cli import app
 from cldnet.estimator.predictor import Predictor
+from cldnet.nets import Expanded, RandomReLU, build_described
+from cldnet.storage.header import read_header
 
 HEAVY = ("torch", "numpy", "sklearn", "scipy", "pandas", "filelock")
 PHOTOS = np.random.default_rng(0).integers(0, 256, (12, 3, 16, 16), dtype=np.uint8)
+LARGE = PHOTOS.repeat(2, 2).repeat(2, 3)
 LABELS = ["owl", "wren"] * 6
 STORE = Path(__file__).parents[1] / "fixtures" / "store"
 
@@ -59,6 +63,15 @@ def test_inspect_imports_neither_torch_nor_numpy(model: Path) -> None:
 
 def test_predict_does_not_import_scikit_learn(model: Path) -> None:
     assert imported_by("predict", model, photo(model)) <= {"torch", "numpy", "filelock"}
+
+
+def test_predict_does_not_search_the_objects_of_torch_for_garbage(model: Path) -> None:
+    code = (
+        "import gc; from typer.testing import CliRunner; from cldnet.cli import app; found = []\n"
+        "gc.callbacks.append(lambda phase, _: phase == 'start' and found.append(len(gc.get_objects())))\n"
+        f"CliRunner().invoke(app, ['predict', {str(model)!r}, {str(photo(model))!r}]); import torch; print(max(found))"
+    )
+    assert int(subprocess.check_output([sys.executable, "-c", code], text=True)) < 100_000
 
 
 @pytest.mark.parametrize("command", ["inspect", "predict"])
@@ -155,3 +168,67 @@ def test_a_model_without_classes_predicts_nothing(model: Path) -> None:
     CLDNetClassifier.load(model).forget_class("owl").forget_class("wren").save(model)
     with pytest.raises(ValueError, match="has forgotten all its classes"):
         Predictor.load(model).predict_proba(PHOTOS)
+
+
+@pytest.fixture
+def expanded(tmp_path: Path) -> Path:
+    """A model over a small pretrained net, which needs no published weights here."""
+    made = Expanded((3, 32, 32), features=50, seed=0, bodies=[{"net": "efficientnet-lite0", "size": 32}])
+    source = torch.Generator().manual_seed(0)
+    for name, tensor in made.body.state_dict().items():
+        if name.endswith("weight"):
+            tensor.copy_(torch.randn(tensor.shape, generator=source) / tensor[0].numel() ** 0.5)
+    made.expansion.fit(made.body(torch.zeros(2, 3, 32, 32)) + torch.rand(2, 1280, generator=source))
+    path = tmp_path / "expanded.cldnet"
+    CLDNetClassifier(backbone=made, capacity=4, random_state=0).fit(LARGE, LABELS).refresh().save(path)
+    return path
+
+
+def test_a_pretrained_net_is_loaded_bit_for_bit_in_the_same_memory_layout(expanded: Path) -> None:
+    clf, predictor = CLDNetClassifier.load(expanded), Predictor.load(expanded)
+    assert (predictor.predict_proba(LARGE) == clf.predict_proba(LARGE)).all()
+    again = build_described(clf.backbone.describe()).state_dict()
+    for model in (clf.model_, predictor.model):
+        loaded = model.exact.features.state_dict()
+        assert {name: tensor.stride() for name, tensor in loaded.items()} == {
+            name: tensor.stride() for name, tensor in again.items()
+        }
+
+
+def test_a_loaded_classifier_begins_again_with_the_map_that_it_was_given(model: Path) -> None:
+    given = RandomReLU((3, 16, 16), 20, seed=3)
+    first = CLDNetClassifier(backbone=given, random_state=0).fit(PHOTOS, LABELS)
+    first.save(model)
+    clf = CLDNetClassifier.load(model)
+    assert torch.equal(clf.backbone.weight, given.weight)
+    assert not clf.backbone.fitted
+    assert (clf.fit(PHOTOS, LABELS).predict_proba(PHOTOS) == first.predict_proba(PHOTOS)).all()
+
+
+def test_no_weights_are_drawn_to_predict(expanded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "randn", None)
+    assert Predictor.load(expanded).model.exact.is_fresh
+
+
+def test_sums_that_were_solved_are_compared_with_the_checksum_and_not_kept(model: Path) -> None:
+    assert Predictor.load(model).model.exact.second.packed.is_meta
+    begin, content = read_header(model)[0]["second.packed"].begin, bytearray(model.read_bytes())
+    content[8 + int.from_bytes(content[:8], "little") + begin] ^= 1
+    model.write_bytes(content)
+    with pytest.raises(ValueError, match="has changed since it was written"):
+        Predictor.load(model)
+
+
+def test_without_a_solution_the_sums_are_read_and_solved(model: Path) -> None:
+    clf = CLDNetClassifier.load(model)
+    clf.partial_fit(PHOTOS[:1], LABELS[:1]).save(model)
+    predictor = Predictor.load(model)
+    assert not any(tensor.is_meta for tensor in predictor.model.learner.buffers())
+    assert (predictor.predict_proba(PHOTOS) == CLDNetClassifier.load(model).predict_proba(PHOTOS)).all()
+
+
+def test_a_map_with_tensors_outside_its_state_is_built_in_full(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Predictor.load(model).predict_proba(PHOTOS)
+    monkeypatch.setattr("cldnet.estimator.model.is_all_state", lambda learner: False)
+    assert (Predictor.load(model).predict_proba(PHOTOS) == expected).all()
+    assert (CLDNetClassifier.load(model).predict_proba(PHOTOS) == expected).all()

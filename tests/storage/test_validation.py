@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 import cldnet.storage as store
 from cldnet import CLDNetClassifier
+from cldnet.methods.learner import Setting
 from cldnet.nets import RandomReLU
 from cldnet.storage.checkpoint import SessionCheckpoint
-from cldnet.storage.validation import describe_error
+from cldnet.storage.validation import describe_error, empty_learner, is_all_state
 
 Y = np.arange(18) % 3
 X = np.random.default_rng(0).normal(size=(18, 4)) + 3 * Y[:, None]
@@ -220,3 +221,13 @@ def test_too_little_memory_is_not_called_a_fault_of_the_file(error: Exception, w
     ) as caught:
         fail()
     assert caught.value.__cause__ is error
+
+
+def test_whether_all_tensors_of_a_learner_are_in_its_state() -> None:
+    learner = empty_learner("exact", "random-relu", Setting((4,), 2, 0), {})
+    assert is_all_state(learner)
+    learner.features.aside = torch.zeros(1)
+    assert not is_all_state(learner)
+    del learner.features.aside
+    learner.features.register_buffer("aside", torch.zeros(1), persistent=False)
+    assert not is_all_state(learner)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import gc
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -248,6 +250,16 @@ def _net(body: Mapping[str, Any]) -> str:
     return f"{body['config'].get('model_type')} at {body['preprocessing']['size']} px"
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import torch in a block; Python does not search its many objects for garbage, neither then nor later."""
+    first = "torch" not in sys.modules
+    with without_collecting():
+        yield
+        if first:
+            gc.freeze()
+
+
 def changing(model: Path, wait: bool) -> AbstractContextManager[None]:
     """Hold the lock of a model's file; if the command has to wait, say for whom."""
     from cldnet.storage import locked
@@ -264,7 +276,7 @@ def save_solved(clf: CLDNetClassifier, path: Path) -> None:
 
 def loaded(model: Path) -> CLDNetClassifier:
     """Load a model, or say why a command cannot."""
-    with without_collecting():
+    with importing():
         from cldnet.estimator.classifier import CLDNetClassifier
 
     return _loaded(model, CLDNetClassifier.load)
@@ -272,7 +284,7 @@ def loaded(model: Path) -> CLDNetClassifier:
 
 def loaded_to_predict(model: Path) -> Predictor:
     """Load a model for predictions only, which takes a third of the time."""
-    with without_collecting():
+    with importing():
         from cldnet.estimator.predictor import Predictor
 
     return _loaded(model, Predictor.load)

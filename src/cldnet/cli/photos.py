@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cldnet.bench.formatting import counted, human_bytes
-from cldnet.cli.models import Wait, changing, describe_size, given_options, loaded, loaded_to_predict, save_solved
+from cldnet.cli.models import (
+    Wait,
+    changing,
+    describe_size,
+    given_options,
+    importing,
+    loaded,
+    loaded_to_predict,
+    save_solved,
+)
 from cldnet.cli.show import counting, json_text, pace, say, shown
 
 if TYPE_CHECKING:
@@ -116,7 +125,8 @@ def predict_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with one entry per photo.")] = False,
 ) -> None:
     """Predict what photos show, with probabilities. Exits with 1 if a photo cannot be read."""
-    from cldnet.data.images.folders import find_photos
+    with importing():
+        from cldnet.data.images.folders import find_photos
 
     predictor, paths = loaded_to_predict(model), find_photos(images)
     answers: list[dict[str, Any]] = []
@@ -217,7 +227,8 @@ class _Labelled:
 
 def _labelled(folder: Path, *, test: bool) -> _Labelled:
     """List the training photos of a folder, or its test photos (all if it has no test part)."""
-    from cldnet.data.images.folders import list_photos
+    with importing():
+        from cldnet.data.images.folders import list_photos
 
     tree = list_photos(folder.expanduser())
     photos = [photo for photo in tree.photos if photo.test == test] or (tree.photos if test else [])

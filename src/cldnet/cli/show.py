@@ -72,16 +72,6 @@ def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None
     Call the yielded function with the count and the total (``None`` if unknown), first with the count at the beginning. On a
     terminal the bar also shows what the library logs in the meantime, such as that it solves a large problem.
     """
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
     console = Console(stderr=True)
     first, since = -1, 0.0
 
@@ -105,6 +95,16 @@ def counting(label: str, unit: str) -> Iterator[Callable[[int, int | None], None
 
         yield tell
         return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
     said, fast = (TextColumn(f"{{task.{what}}}", markup=False) for what in ("description", "fields[pace]"))
     columns = (SpinnerColumn(), said, BarColumn(), count, fast, TimeRemainingColumn())

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from math import prod
@@ -46,6 +46,7 @@ from cldnet.storage.validation import (
     describe_error,
     empty_backbone,
     empty_learner,
+    is_all_state,
     read_labels,
 )
 from cldnet.version import __version__
@@ -754,31 +755,40 @@ class SavedModel:
         fitted = manifest["fitted_map"]
         return cls(parameters, description, state, solution, mark, inputs, stream["tasks"], fitted, known)
 
-    def build(self, parameters: ModelParameters, options: Mapping[str, Any]) -> Model:
-        """Build the model, after its shapes were compared with a learner that takes no memory."""
-        seed, classes, features = self.parameters["random_state"], len(self.fields["labels"]), None
+    def build(self, parameters: ModelParameters, options: Mapping[str, Any], to_predict: bool = False) -> Model:
+        """Build the model, after its shapes were compared with a learner that takes no memory.
+
+        A model ``to_predict`` has no backbone beside that of its learner, which a later fit would begin with.
+        """
+        seed, classes = self.parameters["random_state"], len(self.fields["labels"])
         setting = parameters.setting(self.inputs.shape, seed, classes)
         described = self.description if isinstance(parameters.backbone, str) else None
         backbone = parameters.backbone if described is None else empty_backbone(described, self.tensors)
         empty = empty_learner(SOLVERS[parameters.solver], backbone, setting, options)
         check_shapes(self.tensors, empty)
         check_state(self.tensors, empty, self.fields["labels"])
-        if described is not None:
-            features = cast("FeatureMap", build_described(described))
-        elif self.description is not None:
+        if self.description is not None and described is None and not to_predict:
             parameters = replace(parameters, backbone=build_described(self.description))
-        model = Model.build(parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes)
-        learner = model.learner
-        check_shapes(self.tensors, learner)
-        _check_tied(self.tensors, learner.state_dict())
-        learner.load_state(self.tensors)
-        learner.eval()
-        self.check_learned(learner)
+        if isinstance(backbone, FeatureMap) and self.description is not None and is_all_state(empty):
+            if backbone.input_shape != self.inputs.shape:
+                raise ValueError(f"its map takes inputs of shape {backbone.input_shape}, its model {self.inputs.shape}")
+            model = Model(empty, LabelTable(parameters.limit), parameters, seed, self.inputs)
+            empty.take_state(self.tensors)
+        else:
+            features = None if described is None else cast("FeatureMap", build_described(described))
+            model = Model.build(parameters, options, seed=seed, inputs=self.inputs, features=features, classes=classes)
+            check_shapes(self.tensors, model.learner)
+            _check_tied(self.tensors, model.learner.state_dict())
+            if any(tensor.is_meta for tensor in self.tensors.values()):
+                model.exact.second = cast("Exact", empty).second
+            model.learner.load_state(self.tensors)
+        model.learner.eval()
+        self.check_learned(model.learner)
         if self.solution:
             model.exact.load_solution(self.solution)
-        backbone = parameters.backbone
-        if self.description is not None and isinstance(backbone, FeatureMap) and self.fitted_map:
-            backbone.load_state_dict(model.exact.features.state_dict())
+        given = parameters.backbone
+        if self.description is not None and isinstance(given, FeatureMap) and self.fitted_map and not to_predict:
+            given.load_state_dict(model.exact.features.state_dict())
         return replace(model, **self.fields)
 
     def check_learned(self, learner: Learner) -> None:
@@ -789,9 +799,14 @@ class SavedModel:
             self.mark.check_output(learner.backbone)
 
 
-def load_model(path: str | os.PathLike[str], module: nn.Module | None = None) -> tuple[Model, dict[str, Any]]:
-    """Load a model from its file, with all parameters of its classifier; ``module`` is the user's own backbone, if any."""
-    tensors, manifest = store.read(path)
+def load_model(
+    path: str | os.PathLike[str], module: nn.Module | None = None, *, to_predict: bool = False
+) -> tuple[Model, dict[str, Any]]:
+    """Load a model from its file, with all parameters of its classifier; ``module`` is the user's own backbone, if any.
+
+    A model ``to_predict`` is loaded faster: it only has what predictions need, and cannot learn or be saved.
+    """
+    tensors, manifest = store.read(path, _not_to_predict) if to_predict else store.read(path)
     with describe_error(path, "model"):
         saved = SavedModel.read(tensors, manifest, module)
         built, trained = (
@@ -802,8 +817,14 @@ def load_model(path: str | os.PathLike[str], module: nn.Module | None = None) ->
         if unknown:
             raise ValueError(f"no classifier has a parameter {unknown[0]!r:.80}")
         parameters = ModelParameters(**built)
-        model = saved.build(parameters, parameters.options(TrainingParameters(**trained)))
+        model = saved.build(parameters, parameters.options(TrainingParameters(**trained)), to_predict)
     return model, {**saved.parameters, "backbone": model.parameters.backbone, "input_shape": parameters.input_shape}
+
+
+def _not_to_predict(names: Set[str]) -> Set[str]:
+    """Tensors that predictions do not need: with a solution, the sums of products that it was solved from."""
+    solved = any(name.startswith(_SOLUTION) for name in names)
+    return {name for name in names if solved and name.startswith("second.")}
 
 
 def _check_saved_parameters(parameters: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ class Predictor:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Predictor:
         """Load a model whose backbone is the library's own, onto the device that it was saved for."""
-        model, parameters = load_model(path)
+        model, parameters = load_model(path, to_predict=True)
         model.learner.to(resolve_device(parameters.get("device", "auto")))
         return cls(model, parameters["n_threads"])
 

@@ -254,6 +254,14 @@ class Learner(nn.Module, ABC):
         self.resize_for(state)
         self.load_state_dict(state, strict=True)
 
+    def take_state(self, state: Mapping[str, Tensor]) -> None:
+        """Load what `state_dict` returned into a learner on the meta device, which takes over the tensors.
+
+        They get the layout in memory that the learner's own have, on which the last bits of a convolution depend.
+        """
+        state, own = self.upgraded(state), self.state_dict()
+        self.load_state_dict({name: _laid_out(tensor, own[name]) for name, tensor in state.items()}, assign=True)
+
     def __getstate__(self) -> dict[str, Any]:
         # torch leaks memory when it copies or unpickles a generator, and every `partial_fit` copies its learner.
         return {**self.__dict__, "generator": self.generator.get_state()}
@@ -273,6 +281,12 @@ class Learner(nn.Module, ABC):
         if state is not None:
             self.generator.set_state(state.cpu())
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _laid_out(tensor: Tensor, pattern: Tensor) -> Tensor:
+    """A tensor in the order in memory of another one of its shape: itself if it is in that order."""
+    same = tensor.stride() == pattern.stride()
+    return tensor if same else torch.empty_strided(tensor.shape, pattern.stride(), dtype=tensor.dtype).copy_(tensor)
 
 
 @runtime_checkable

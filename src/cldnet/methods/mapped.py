@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import torch
@@ -65,6 +65,11 @@ class SecondMoments(nn.Module, ABC):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         self._own()
         super()._load_from_state_dict(*arguments)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Convert the tensors, unless they were not read from a file: these stay on the meta device."""
+        unread = any(tensor.is_meta for tensor in self.buffers())
+        return self if unread else super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def add(self, h: Tensor, weight: Tensor | None = None) -> None:

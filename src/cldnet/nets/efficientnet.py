@@ -66,8 +66,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the block's map."""
-        wide = x if self.expand is None else F.relu6(self.expand(x))
-        narrow: Tensor = self.project(F.relu6(self.depthwise(wide)))
+        wide = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
+        narrow: Tensor = self.project(F.relu6(self.depthwise(wide), inplace=True))
         return x + narrow if self.skips else narrow
 
 
@@ -97,12 +97,12 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of normalised images ``(n, 3, height, width)``."""
-        x = F.relu6(self.stem(x))
+        x = F.relu6(self.stem(x), inplace=True)
         maps = []
         for stage in self.stages:
             x = stage(x)
             maps.append(x)
-        maps = [F.relu6(self.head(x)), *(maps[stage - 1] for stage in self.taken)]
+        maps = [F.relu6(self.head(x), inplace=True), *(maps[stage - 1] for stage in self.taken)]
         return torch.cat([each.mean((2, 3)) for each in maps], dim=1)
 
     @torch.no_grad()

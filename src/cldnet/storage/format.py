@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
@@ -28,12 +28,12 @@ from cldnet.storage.header import (
     MAX_HEADER,
     METADATA,
     UNEXPECTED_ERRORS,
+    Opened,
     digest_of,
     explain_memory_error,
     fill,
     is_storable,
     parse_json,
-    read_entries,
     read_file,
 )
 from cldnet.storage.migrations import NEWEST
@@ -79,19 +79,45 @@ def write(
         write_atomically(path, *parts)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read tensors and manifest, or say why the file is not one of CLDNet's."""
-    return read_file(path, read_tensors, digest)
+def read(
+    path: str | os.PathLike[str], unneeded: Callable[[Set[str]], Set[str]] = lambda names: frozenset()
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read tensors and manifest, or say why the file is not one of CLDNet's.
+
+    ``unneeded`` chooses among the names of the tensors those whose content is compared with the checksum and not kept: they
+    are returned on the meta device.
+    """
+    opened: list[Opened] = []
+
+    def read_needed(file: BufferedReader, size: int) -> tuple[dict[str, Tensor], dict[str, str]]:
+        found, texts = Opened.read(file, size)
+        opened.append(found)
+        return _read_content(found, unneeded({entry.name for entry in found.entries})), texts
+
+    def digest_read(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+        kept = {name: _content(tensor) for name, tensor in tensors.items() if not tensor.is_meta}
+        return opened[0].digest(manifest, kept)
+
+    return read_file(path, read_needed, digest_read)
 
 
 def read_tensors(file: BufferedReader, size: int) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and metadata of a safetensors file of a known size."""
-    entries, metadata = read_entries(file, size)
+    found, metadata = Opened.read(file, size)
+    return _read_content(found, frozenset()), metadata
+
+
+def _read_content(opened: Opened, unneeded: Set[str]) -> dict[str, Tensor]:
+    """Read the tensors behind a header, except for some that get a type and a shape only."""
     tensors: dict[str, Tensor] = {}
-    for entry in entries:
-        tensors[entry.name] = torch.empty(entry.shape, dtype=getattr(torch, DTYPES[entry.dtype][0]), device="cpu")
-        fill(_content(tensors[entry.name]), file)
-    return tensors, metadata
+    for entry in opened.entries:
+        device = "meta" if entry.name in unneeded else "cpu"
+        tensors[entry.name] = torch.empty(entry.shape, dtype=getattr(torch, DTYPES[entry.dtype][0]), device=device)
+        if device == "meta":
+            opened.file.seek(entry.end - entry.begin, os.SEEK_CUR)
+        else:
+            fill(_content(tensors[entry.name]), opened.file)
+    return tensors
 
 
 def digest(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

@@ -88,7 +88,7 @@ class Entry(NamedTuple):
 
 def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, Entry], dict[str, Any]]:
     """Read where a file's tensors are and its manifest; the tensors are compared with the checksum, not kept."""
-    opened, manifest = read_file(path, _Opened.read, lambda manifest, opened: opened.digest(manifest))
+    opened, manifest = read_file(path, Opened.read, lambda manifest, opened: opened.digest(manifest))
     return {entry.name: entry for entry in opened.entries}, manifest
 
 
@@ -177,7 +177,7 @@ def fill(buffer: bytearray | memoryview, file: BufferedReader) -> None:
         raise ValueError("it ends too soon")
 
 
-class _Opened(NamedTuple):
+class Opened(NamedTuple):
     """An open file, where the content of its tensors begins, and their entries."""
 
     file: BufferedReader
@@ -185,17 +185,17 @@ class _Opened(NamedTuple):
     entries: list[Entry]
 
     @classmethod
-    def read(cls, file: BufferedReader, size: int) -> tuple[_Opened, dict[str, str]]:
+    def read(cls, file: BufferedReader, size: int) -> tuple[Opened, dict[str, str]]:
         """Read the header only."""
         entries, texts = read_entries(file, size)
         return cls(file, file.tell(), entries), texts
 
-    def digest(self, manifest: Mapping[str, Any]) -> str:
-        """Digest of a manifest and the tensors, which are read in pieces."""
-        entries = sorted(self.entries, key=lambda entry: entry.name)
-        return digest_of(
-            manifest, ((each.name, DTYPES[each.dtype][0], each.shape, self._pieces(each)) for each in entries)
-        )
+    def digest(self, manifest: Mapping[str, Any], read: Mapping[str, memoryview] | None = None) -> str:
+        """Digest of a manifest and the tensors, which are read in pieces, except for those that were ``read`` before."""
+        known, entries = read or {}, sorted(self.entries, key=lambda entry: entry.name)
+        contents = ([known[each.name]] if each.name in known else self._pieces(each) for each in entries)
+        named = ((each.name, DTYPES[each.dtype][0], each.shape) for each in entries)
+        return digest_of(manifest, ((*of, content) for of, content in zip(named, contents, strict=True)))
 
     def _pieces(self, entry: Entry) -> Iterator[memoryview]:
         self.file.seek(self.start + entry.begin)

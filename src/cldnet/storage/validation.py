@@ -64,9 +64,12 @@ def _describe(tensor: Tensor | None, otherwise: str) -> str:
 def check_values(tensors: Mapping[str, Tensor], foreign: tuple[str, ...] = ()) -> None:
     """Refuse values that no model has: infinite, negative weights, an invalid generator.
 
-    ``foreign`` is how the names of a user's module begin: all that is known of its values is that they are finite.
+    ``foreign`` is how the names of a user's module begin: all that is known of its values is that they are finite. Tensors on
+    the meta device were not read, and are not used.
     """
     for name, tensor in tensors.items():
+        if tensor.is_meta:
+            continue
         last = "" if foreign and name.startswith(foreign) else name.rpartition(".")[2]
         chunks = tensor.detach().flatten().split(_CHUNK)  # the sums may have gigabytes
         if tensor.dtype == torch.bool and any(bool((chunk.view(torch.uint8) > 1).any()) for chunk in chunks):
@@ -113,6 +116,14 @@ def empty_learner(method: str, backbone: str | nn.Module, setting: Setting, opti
             backbone.forward = lambda x: x.new_empty(len(x), width, device="meta")
     with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # the learner itself will warn
         return build_learner(method, setting, options, backbone)
+
+
+def is_all_state(learner: Learner) -> bool:
+    """Whether all tensors of a learner are in its state, so that it can be built empty and take them over from a file."""
+    return not any(
+        part._non_persistent_buffers_set or any(isinstance(value, Tensor) for value in vars(part).values())
+        for part in learner.modules()
+    )
 
 
 def check_shapes(tensors: Mapping[str, Tensor], learner: Learner) -> None:
