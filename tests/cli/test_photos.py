@@ -102,7 +102,9 @@ def test_two_months_taught_in_turn_answer_as_both_taught_at_once(place: Path) ->
 
 def test_the_size_is_said_before_anything_is_learned(place: Path) -> None:
     answer = run("learn", "model", "january", *SMALL)
-    said, learned = (answer.output.index(words) for words in ("   size  the model of 2 classes will take up to ", "learned "))
+    said, learned = (
+        answer.output.index(words) for words in ("   size  the model of 2 classes will take up to ", "learned ")
+    )
     assert said < learned
     expected = re.search(r"will take up to ([0-9.]+) MB", answer.output)
     assert expected is not None
