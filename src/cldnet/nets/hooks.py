@@ -24,8 +24,6 @@ Projectable = nn.Linear | nn.Conv1d | nn.Conv2d
 #: What such a layer computes. A subclass that computes something else has another gradient.
 _FORWARDS = (nn.Linear.forward, nn.Conv1d.forward, nn.Conv2d.forward)
 _CONVOLUTIONS = (nn.Conv1d._conv_forward, nn.Conv2d._conv_forward)
-#: Shorter rows are multiplied as those of a linear layer: for patches of 1 × 1 × 2, torch 2.13 corrupts memory with AVX2.
-_NARROW = 8
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class Layer:
 
     def gradient(self, x: Tensor, delta: Tensor) -> Tensor:
         """``Δᵀ H`` from the layer's input and the derivative by its output, shape ``(groups, outputs, width)``."""
-        if isinstance(self.module, nn.Linear) or self.width < _NARROW:
+        if isinstance(self.module, nn.Linear):
             return self.deltas(delta).mT @ self.rows(x)
         # The same sum over patches without unfolding them: several times faster.
         module = self.module
