@@ -758,7 +758,7 @@ def test_learning_along_the_class_vectors_gives_the_weights_and_scores_of_learni
         courses.append(course)
     for (parameters, found), (without, expected) in zip(*courses, strict=True):
         for name, tensor in {**parameters, **found}.items():
-            torch.testing.assert_close(tensor, {**without, **expected}[name], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(tensor, {**without, **expected}[name], rtol=1e-5, atol=5e-5)
     weights = [parameters["embedding.weight"] for parameters, _ in courses[0]]
     assert float((weights[0] - weights[1]).abs().max()) > 1e-3, "there was something to learn"
 
