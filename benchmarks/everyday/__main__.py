@@ -1,6 +1,7 @@
 """What a practitioner does every day, measured: one JSON file with a part for each of them.
 
     python -m benchmarks.everyday [PART …] [--data DIR] [--out results/benchmarks/everyday.json] [--quick]
+    python -m benchmarks.everyday table FILE    prints the accuracies of tables in Markdown
 
 The parts are ``rows`` (learn and predict a row at a time), ``tables`` (the map that ``backbone="auto"`` chooses, beside joint
 scikit-learn), ``sparse`` (TF-IDF of sentences), ``startup`` (CPU seconds of commands, bytes of models) and ``mirror``
@@ -19,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.everyday import mirror, rows, sparse, startup, tables
+from benchmarks.everyday.table import render
 
 from cldnet.bench.machine import machine_text, versions
 from cldnet.storage import write_atomically
@@ -29,6 +30,11 @@ OUT = Path("results/benchmarks/everyday.json")
 
 def main() -> None:
     """Measure the parts that are named, or all, and write each down when it is done."""
+    if sys.argv[1:2] == ["table"]:
+        sys.stdout.write(render(Path(sys.argv[2])))
+        return
+    from benchmarks.everyday import mirror, rows, sparse, startup, tables  # heavy
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = ("rows", "tables", "sparse", "startup", "mirror")
     parser.add_argument("parts", nargs="*", choices=[*names, []], help="by default all")
