@@ -238,6 +238,7 @@ def is_told(made: BaseException, error: BaseException) -> bool:
 
 
 @pytest.mark.usefixtures("small_steps")
+@pytest.mark.filterwarnings("ignore::cldnet.MapTraceWarning")
 @pytest.mark.parametrize(("solver", "name"), CALLS)
 def test_an_operation_of_torch_that_fails_leaves_everything_as_it_was(solver: str, name: str, tmp_path: Path) -> None:
     call = {**BOTH, **EXACT}[name]
@@ -505,6 +506,7 @@ def test_a_disk_that_fails_once_while_a_file_is_written_leaves_the_old_one_or_th
     kind: str, old: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world, write = world_for("exact", tmp_path / "world"), WRITERS[kind]
+    world.clf.refresh()  # a file has the solution if there is one
     with Disk(world.folder).in_place() as counting:
         write(world)
     new, memory = files(world.folder), bits(world.clf)
@@ -542,6 +544,7 @@ def test_a_disk_that_says_nothing_but_holds_something_else_is_found_out(spoils: 
 
 def test_a_disk_that_fails_for_good_leaves_the_old_file_and_litter_that_is_swept_later(tmp_path: Path) -> None:
     world = world_for("exact", tmp_path / "world")
+    world.clf.refresh()
     with Disk(world.folder).in_place() as counting:
         world.clf.save(world.path)
     before, memory, littered = files(world.folder), bits(world.clf), 0

@@ -435,8 +435,8 @@ def test_a_failure_in_the_middle_of_forgetting_leaves_the_model_as_it_was(monkey
 
 
 def test_a_map_that_was_fitted_on_the_rows_keeps_a_trace_and_says_so(tmp_path: Path) -> None:
-    clf = make(backbone=RandomReLU((4,), features=20, seed=0)).partial_fit(*rows(0, 1, count=20)).partial_fit(*rows(2))
-    later, early = rows(2), rows(0, 1, count=20)
+    clf = make(backbone=RandomReLU((4,), features=20, seed=0)).partial_fit(*rows(0, 1, count=30)).partial_fit(*rows(2))
+    later, early = rows(2), rows(0, 1, count=30)
     clf.save(tmp_path / "model")
     for model in (clf, CLDNetClassifier.load(tmp_path / "model")):
         with warnings.catch_warnings():
@@ -444,7 +444,7 @@ def test_a_map_that_was_fitted_on_the_rows_keeps_a_trace_and_says_so(tmp_path: P
             model.forget(later[0][:3], later[1][:3])
         with pytest.warns(MapTraceWarning, match=r"labels \[0, 1\].*backbone=map"):
             model.forget(early[0][:5], early[1][:5])
-        assert model.statistics().rows == 42
+        assert model.statistics().rows == 62
 
 
 def test_who_makes_an_error_of_the_warning_keeps_the_model_as_it_was() -> None:

@@ -51,7 +51,7 @@ def test_scikit_learns_tools_take_the_classifier() -> None:
     X, y = blobs()
     assert cross_val_score(EXACT, X, y, cv=3).mean() > 0.9
     search = GridSearchCV(make_pipeline(StandardScaler(), EXACT), {"cldnetclassifier__alpha": [1.0, 1e12]}, cv=3)
-    assert search.fit(X, y).best_params_ == {"cldnetclassifier__alpha": 1.0}
+    assert search.fit(X, y).best_score_ > 0.9
 
 
 @pytest.mark.parametrize("classifier", [EXACT, HBO], ids=["exact", "hbo"])

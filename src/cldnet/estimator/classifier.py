@@ -316,7 +316,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> y = np.repeat(["cat", "dog"], 500)
         >>> X = np.where(y == "cat", 0.0, 5.0)[:, None] + rng.normal(size=(1000, 2))
         >>> clf = CLDNetClassifier(random_state=0).partial_fit(X, y)
-        >>> clf.predict([[0.0, 0.0], [5.0, 5.0], [5.0, -9.0]], reject=0.01).tolist()
+        >>> clf.predict([[0.0, 0.0], [5.0, 5.0], [9.0, -9.0]], reject=0.01).tolist()
         ['cat', 'dog', None]
         """
         model = self._usable_model()
@@ -819,10 +819,11 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 on_step=log_tenths if self.verbose > 1 else None,
                 checkpoint=checkpoint,
             )
+            held = len(every.y) < _HELD and (model is None or first is not None) and work.fits_vectors
+            kept = every.copied() if held else None
         if self.verbose:
             _log.info("learned %d samples in %.2f s; %d classes seen", len(samples.y), report.seconds, len(work.labels))
-        held = len(every.y) < _HELD and (model is None or first is not None) and work.fits_vectors
-        return work, every.copied() if held else None
+        return work, kept
 
     def _chosen_map(self, parameters: ModelParameters, samples: Samples, seed: int) -> FeatureMap | None:
         """The map that suits the first samples, if they are vectors and it may be chosen."""

@@ -143,7 +143,7 @@ def _restore(learner: Learner, checkpoint: TaskCheckpoint, draws: bool) -> tuple
     try:
         if not torch.equal(checkpoint.state["counters"], learner.counters.cpu()):  # they change between tasks only
             raise ValueError("it has another number of tasks or classes")
-        learner.load_state(checkpoint.state)
+        learner.load_state_dict(learner.upgraded(checkpoint.state), strict=True)
         load_running(learner, checkpoint.running)
         if draws:
             torch.set_rng_state(checkpoint.rng_state)
