@@ -189,8 +189,9 @@ def test_slow_photos_are_left_out_in_time(place: Path, monkeypatch: pytest.Monke
     answer = run("learn", "model", "plain", *SMALL)
     assert answer.exit_code == 0, answer.output
     assert f"learned  {len(ODD)} photos of {len(ODD)} classes" in answer.stdout
+    slow = "took longer than 0 s to decode"  # on a slow machine, so does one that another limit would refuse
     for name, (_, reason) in hostile.items():
-        assert f"plain/pixel/{name} ({reason})" in answer.stderr
+        assert any(f"plain/pixel/{name} ({each})" in answer.stderr for each in (reason, slow))
 
 
 def test_forget_takes_the_good_ones_out_and_names_the_others(place: Path) -> None:
