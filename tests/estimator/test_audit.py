@@ -167,7 +167,10 @@ def test_sizes_and_counts_survive_the_file_and_an_extension_is_no_growth(solver:
     assert clf.audit().to_json() == before
     clf.extend(9).partial_fit(X[:20], ["fox"] * 20)
     audit = clf.audit()
-    assert [(size.tasks, size.asked) for size in audit.sizes.changes] == [(2 if solver == "exact" else 1, False), (2, True)]
+    assert [(size.tasks, size.asked) for size in audit.sizes.changes] == [
+        (2 if solver == "exact" else 1, False),
+        (2, True),
+    ]
     assert audit.promises[0].holds
     assert "only to make room for classes, after task 2" in audit.promises[0].reason
 
