@@ -63,9 +63,9 @@ def accuracy(learner, *tasks):
     return [float((learner.logits(task.x).argmax(1) == task.y).float().mean()) for task in tasks]
 
 
-def make(seed=0, method="cldnet-paper", widths=(24,), **options):
+def make(seed=0, method="cldnet-paper", widths=(24,), dtype=torch.float32, **options):
     defaults = {"embed_dim": 16} if method == "cldnet-paper" else {}
-    setting = Setting((12,), 8, seed=seed)
+    setting = Setting((12,), 8, seed=seed, dtype=dtype)
     return build_learner(method, setting, defaults | options, "mlp", {"widths": widths})
 
 
@@ -745,7 +745,8 @@ def test_learning_along_the_class_vectors_gives_the_weights_and_scores_of_learni
         with monkeypatch.context() as patch:
             if not along:
                 patch.setattr(CLDNet, "learns_along_vectors", False)
-            learner, course = make(method="cldnet", **{**MANY, **options}), []
+            # In float32, rounding of some machines adds up to more than the tolerance.
+            learner, course = make(method="cldnet", dtype=torch.float64, **{**MANY, **options}), []
             for task in tasks:
                 turned = []
                 report = fit_task(learner, task, epochs=2, batch_size=16, on_epoch=partial(note_turn, learner, turned))
@@ -758,7 +759,7 @@ def test_learning_along_the_class_vectors_gives_the_weights_and_scores_of_learni
         courses.append(course)
     for (parameters, found), (without, expected) in zip(*courses, strict=True):
         for name, tensor in {**parameters, **found}.items():
-            torch.testing.assert_close(tensor, {**without, **expected}[name], rtol=1e-5, atol=5e-5)
+            torch.testing.assert_close(tensor, {**without, **expected}[name], rtol=1e-5, atol=1e-5)
     weights = [parameters["embedding.weight"] for parameters, _ in courses[0]]
     assert float((weights[0] - weights[1]).abs().max()) > 1e-3, "there was something to learn"
 

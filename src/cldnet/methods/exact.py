@@ -88,10 +88,10 @@ class Solved(NamedTuple):
     live: Tensor
     discriminant: Discriminant | LowRankDiscriminant
     rows: float  # the samples' total weight when α and the discriminant were chosen
-    used: float  # degrees of freedom that the solution took then
+    used: float  # degrees of freedom that the solution used then
     #: Where the solution is followed from, sample by sample, if it is.
     recursion: Recursion | None = None
-    #: Whether samples have come since: if so, there are none in the solution.
+    #: Whether samples were added that the solution does not include yet.
     stale: bool = False
     calibration: Calibration | None = None
 
