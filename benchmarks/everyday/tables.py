@@ -41,19 +41,21 @@ class Data(NamedTuple):
     small: bool
 
 
+def _clustered(seed: int, columns: int, *, informative: int, redundant: int, classes: int, parts: int) -> Table:
+    """20,000 samples of classes that have several clusters each."""
+    counts = {
+        "n_informative": informative,
+        "n_redundant": redundant,
+        "n_classes": classes,
+        "n_clusters_per_class": parts,
+    }
+    X, y = make_classification(20_000, columns, **counts, class_sep=1.5, random_state=seed)
+    return X, y
+
+
 def clusters(seed: int) -> Table:
     """Six classes of six clusters each, in ten of twenty columns."""
-    X, y = make_classification(
-        20_000,
-        20,
-        n_informative=10,
-        n_redundant=5,
-        n_classes=6,
-        n_clusters_per_class=6,
-        class_sep=1.5,
-        random_state=seed,
-    )
-    return X, y
+    return _clustered(seed, 20, informative=10, redundant=5, classes=6, parts=6)
 
 
 def rings(seed: int) -> Table:
@@ -87,16 +89,7 @@ def rules(seed: int) -> Table:
 
 def tails(seed: int) -> Table:
     """Four classes; a third of the columns are exponentials, a third have tails like Cauchy's, and all differ in unit."""
-    X, y = make_classification(
-        20_000,
-        12,
-        n_informative=8,
-        n_redundant=2,
-        n_classes=4,
-        n_clusters_per_class=2,
-        class_sep=1.5,
-        random_state=seed,
-    )
+    X, y = _clustered(seed, 12, informative=8, redundant=2, classes=4, parts=2)
     X[:, :4] = np.exp(X[:, :4])
     X[:, 4:8] *= np.abs(X[:, 4:8]) ** 2
     return X * 10.0 ** np.arange(-6, 6), y
