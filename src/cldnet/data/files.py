@@ -1,16 +1,20 @@
-"""Files of your own: NumPy's ``.npz`` and ``.npy``, and tables (CSV, Parquet) with a column of labels. Nothing is unpickled."""
+"""Files of your own: NumPy's ``.npz`` and ``.npy``, and tables (CSV, Parquet) of numbers or sentences. Nothing is unpickled."""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import math
+import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +37,9 @@ _LAST_LETTER = 0x10FFFF
 _SURROGATES = 0xD800 >> 11
 _ENDS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _LABEL_NAMES = ("label", "class", "target", "y")
+_TEXT_NAMES = ("text", "sentence", "utterance", "message", "query")
 _SPLIT = "split"
+_WHOLE = "0|-?[1-9][0-9]{0,18}"
 _CSV_BLOCK = 1 << 24  # types are guessed from a file's first block
 _MOST_NAMES = 20
 
@@ -193,76 +199,255 @@ def read_table(path: Path, label: str | None = None) -> Dataset:
     words train and test defines a test part. All other columns are features: numbers or booleans, without missing values.
     The index that pandas writes into Parquet is ignored.
     """
+    name, found = path.name[: -len(_ending(path))], read_rows(path, label)
+    x, y, tested = found.x, found.y, found.tested
+    if tested is None:
+        return Dataset(name, Part(x, y))
+    train = Part(x[torch.from_numpy(~tested)], y[~tested])
+    return Dataset(name, train, Part(x[torch.from_numpy(tested)], y[tested]) if tested.any() else None)
+
+
+class Rows(NamedTuple):
+    """The rows of a table: features, the names of their columns, labels, and which rows are of the test part, if any is."""
+
+    x: Tensor
+    names: tuple[str, ...]
+    y: NDArray[Any]
+    tested: NDArray[np.bool_] | None
+
+
+def read_rows(path: Path, label: str | None = None) -> Rows:
+    """Read a table as `read_table` does, all rows in their order, with the names of the columns."""
+    table, columns = _read(path, lambda schema, first_row: _columns(path, schema, label, first_row))
+    assert columns.label is not None
+    labels = _values(path, table, columns.label, columns)
+    with _explaining(path, "a table"):
+        y = _whole_or_text(labels)
+    tested = None if columns.split is None else _test_rows(path, _values(path, table, columns.split, columns))
+    return Rows(_features(path, table, columns), columns.features, y, tested)
+
+
+def read_features(path: Path, names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
+    """Read the columns of a table that have some names, in that order; without names all but those of labels and parts."""
+
+    def chosen(schema: Any, first_row: tuple[str, int]) -> _Columns:
+        present = _unique(path, schema)
+        missing = [name for name in names or () if name not in present]
+        if missing:
+            raise ValueError(f"{path} lacks the columns {_listed(missing)} of the model; it has {_listed(present)}.")
+        others = [name for name in present if name.lower() not in (*_LABEL_NAMES, _SPLIT)]
+        return _numeric(path, schema, _Columns(None, None, tuple(others if names is None else names), first_row))
+
+    table, columns = _read(path, chosen)
+    return _features(path, table, columns), columns.features
+
+
+def _read(path: Path, choose: _Choice) -> tuple[Any, _Columns]:
+    """Read the columns of a table that a function of its schema and of the place of its first row chooses."""
+    end = _ending(path)
+    _pyarrow()
+    delimiter = "\t" if end.startswith(".tsv") else ","
+    table, columns = _read_parquet(path, choose) if end == ".parquet" else _read_csv(path, delimiter, choose)
+    if not len(table):
+        raise ValueError(f"{path} has no rows below the names of its columns.")
+    return table, columns
+
+
+def _features(path: Path, table: Any, columns: _Columns) -> Tensor:
+    features = [_values(path, table, column, columns) for column in columns.features]
+    with _explaining(path, "a table"):
+        return as_inputs(np.column_stack(features))
+
+
+def _ending(path: Path) -> str:
     check_file(path)
     end = next((end for end in _ENDS if path.name.lower().endswith(end)), None)
     if end is None:
         raise ValueError(f"{path} has an unknown ending; expected one of {', '.join(_ENDS)}.")
+    return end
+
+
+def _pyarrow() -> Any:
     try:
-        import pyarrow  # noqa: F401, PLC0415  (an extra that only tables need)
+        import pyarrow  # noqa: PLC0415  (an extra that only tables need)
     except (ImportError, RuntimeError) as error:
         raise ImportError('Reading tables needs pyarrow: pip install ".[tables]" in a clone of CLDNet.') from error
-    delimiter = "\t" if end.startswith(".tsv") else ","
-    table, columns = _read_parquet(path, label) if end == ".parquet" else _read_csv(path, delimiter, label)
-    if not len(table):
+    return pyarrow
+
+
+class Sentences(NamedTuple):
+    """The sentences of a table, their labels if it has some, and which are of the test part, if any is."""
+
+    texts: list[str]
+    y: NDArray[Any] | None
+    tested: NDArray[np.bool_] | None
+
+
+def is_table(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name has the ending of a table."""
+    return os.fspath(path).lower().endswith(_ENDS)
+
+
+def has_sentences(path: Path) -> bool:
+    """Whether a table has a column of sentences, by its name: text, sentence, utterance, message or query."""
+    names = [name.lower() for name in _names(path)]
+    return any(name in _TEXT_NAMES for name in names)
+
+
+def read_sentences(
+    path: Path, label: str | None = None, text: str | None = None, *, labelled: bool = True
+) -> Sentences:
+    """Read a table with a column of sentences and, if ``labelled``, one of labels; other columns are ignored.
+
+    ``text`` names the column of sentences, by default the one named text, sentence, utterance, message or query; ``label``
+    and a column named ``split`` are as for `read_table`. CSV files are read by Python alone, Parquet by pyarrow.
+    """
+    names = _names(path)
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"{path} has more than one column named {_listed(twice)}: rename them.")
+    wanted = {"text": _column(path, names, text, _TEXT_NAMES, "text")}
+    if labelled:
+        wanted |= {"label": _label_column(path, names, label)}
+        wanted |= {"split": _SPLIT} if _SPLIT in names and _SPLIT not in wanted.values() else {}
+    columns = _read_words(path, list(wanted.values()))
+    if not columns[wanted["text"]]:
         raise ValueError(f"{path} has no rows below the names of its columns.")
-    features = [_values(path, table, column, columns) for column in columns.features]
-    labels = _values(path, table, columns.label, columns)
+    if not labelled:
+        return Sentences(columns[wanted["text"]], None, None)
     with _explaining(path, "a table"):
-        x, y = as_inputs(np.column_stack(features)), _whole_or_text(labels)
-    name = path.name[: -len(end)]
-    if columns.split is None:
-        return Dataset(name, Part(x, y))
-    tested = _test_rows(path, _values(path, table, columns.split, columns))
-    train = Part(x[torch.from_numpy(~tested)], y[~tested])
-    return Dataset(name, train, Part(x[torch.from_numpy(tested)], y[tested]) if tested.any() else None)
+        y = _whole_or_text(_whole_numbers(columns[wanted["label"]]))
+    tested = _test_rows(path, np.array(columns[_SPLIT], dtype=object)) if "split" in wanted else None
+    return Sentences(columns[wanted["text"]], y, tested)
+
+
+def _names(path: Path) -> list[str]:
+    """Names of a table's columns."""
+    if _ending(path) == ".parquet":
+        _pyarrow()
+        from pyarrow import parquet  # noqa: PLC0415
+
+        with _explaining(path, "a table"):
+            return list(parquet.read_schema(path).names)
+    with _explaining(path, "a table"), _open_text(path) as file:
+        return next(iter(_lines_of(path, file)), (0, []))[1]
+
+
+def _read_words(path: Path, names: list[str]) -> dict[str, list[str]]:
+    """Read columns as text, or raise with the place of the first missing value."""
+    if _ending(path) == ".parquet":
+        from pyarrow import parquet, string  # noqa: PLC0415
+
+        with _explaining(path, "a table"), parquet.ParquetFile(path, page_checksum_verification=True) as file:
+            table = _collect(file.schema_arrow, file.iter_batches()).select(names)
+            rows = zip(*(table.column(name).cast(string()).to_pylist() for name in names), strict=True)
+        return _complete(path, names, enumerate(rows, 1), "row")
+    limit, size, kept = memory_limit(), 0, []
+    with _explaining(path, "a table"), _open_text(path) as file:
+        lines = _lines_of(path, file)
+        head = next(lines)[1]
+        places = [head.index(name) for name in names]
+        for number, row in lines:
+            if len(row) != len(head):
+                raise ValueError(f"line {number:,} has {len(row)} columns and the first has {len(head)}")
+            kept.append((number, [row[place] for place in places]))
+            size += sum(map(len, kept[-1][1]))
+            if size > limit:
+                raise ValueError(f"it takes more than the {limit:,} bytes of memory allowed: split it")
+    return _complete(path, names, kept, "line")
+
+
+def _complete(
+    path: Path, names: list[str], rows: Iterable[tuple[int, Iterable[Any]]], word: str
+) -> dict[str, list[str]]:
+    columns: dict[str, list[str]] = {name: [] for name in names}
+    for number, row in rows:
+        for name, value in zip(names, row, strict=True):
+            if value is None or not value.strip():
+                raise ValueError(
+                    f"{path}, column {name!r}: a value is missing in {word} {number:,}. Fill it in, or drop that row."
+                )
+            columns[name].append(value)
+    return columns
+
+
+@contextmanager
+def _open_text(path: Path) -> Iterator[IO[str]]:
+    """Open a text file in UTF-8, with or without a byte order mark, compressed or not."""
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        with gzip.open(raw) if zipped else raw as file:
+            yield io.TextIOWrapper(file, "utf-8-sig", newline="")
+
+
+def _lines_of(path: Path, file: IO[str]) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a CSV file that are not empty, with the number of the last line of each."""
+    reader = csv.reader(file, delimiter="\t" if ".tsv" in path.name.lower() else ",", strict=True)
+    for row in reader:
+        if row:
+            yield reader.line_num, row
+
+
+def _whole_numbers(labels: list[str]) -> list[str] | list[int]:
+    """Labels as integers if all are written like some: not 01, which is text."""
+    whole = all(re.fullmatch(_WHOLE, text) for text in labels)
+    return [int(text) for text in labels] if whole else labels
 
 
 @dataclass(frozen=True)
 class _Columns:
     """What each column is for, and how an editor numbers the first row."""
 
-    label: str
+    label: str | None
     split: str | None
     features: tuple[str, ...]
     first_row: tuple[str, int]
 
 
-def _read_csv(path: Path, delimiter: str, label: str | None) -> tuple[Any, _Columns]:
-    from pyarrow import csv, float64, input_stream, int64, string, types  # noqa: PLC0415
+#: Chooses columns from a table's schema and the place of its first row.
+_Choice = Callable[[Any, tuple[str, int]], _Columns]
+
+
+def _read_csv(path: Path, delimiter: str, choose: _Choice) -> tuple[Any, _Columns]:
+    from pyarrow import csv as arrow_csv  # noqa: PLC0415
+    from pyarrow import float64, input_stream, int64, string, types  # noqa: PLC0415
 
     with path.open("rb") as file:
         compression = "gzip" if file.read(2) == b"\x1f\x8b" else None
 
     def read(column_types: dict[str, Any]) -> Any:
-        return csv.open_csv(
+        return arrow_csv.open_csv(
             input_stream(str(path), compression=compression),
-            read_options=csv.ReadOptions(block_size=_CSV_BLOCK),
-            parse_options=csv.ParseOptions(delimiter=delimiter),
-            convert_options=csv.ConvertOptions(column_types=column_types),
+            read_options=arrow_csv.ReadOptions(block_size=_CSV_BLOCK),
+            parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
+            convert_options=arrow_csv.ConvertOptions(column_types=column_types),
         )
 
     with _explaining(path, "a table"), read({}) as first:
         schema = first.schema
-    columns = _columns(path, schema, label, ("line", 2))
+    columns = choose(schema, ("line", 2))
     # A column may begin with integers and go on with others; labels that look like integers may be text: 01 and 1.
     column_types = {name: float64() for name in columns.features if not types.is_boolean(schema.field(name).type)}
-    if types.is_integer(schema.field(columns.label).type):
+    if columns.label is not None and types.is_integer(schema.field(columns.label).type):
         column_types[columns.label] = string()
     with _explaining(path, "a table"), read(column_types) as batches:
         table = _collect(batches.schema, batches)
+    if columns.label not in column_types:
+        return table, columns
     labels = table.column(columns.label)
-    if columns.label in column_types and all(re.fullmatch("0|-?[1-9][0-9]{0,18}", text) for text in labels.to_pylist()):
+    if all(re.fullmatch(_WHOLE, text) for text in labels.to_pylist()):
         table = table.set_column(table.column_names.index(columns.label), columns.label, labels.cast(int64()))
     return table, columns
 
 
-def _read_parquet(path: Path, label: str | None) -> tuple[Any, _Columns]:
+def _read_parquet(path: Path, choose: _Choice) -> tuple[Any, _Columns]:
     from pyarrow import parquet  # noqa: PLC0415
 
     with _explaining(path, "a table"):
         file = parquet.ParquetFile(path, page_checksum_verification=True)
     with file:
-        columns = _columns(path, file.schema_arrow, label, ("row", 1))
+        columns = choose(file.schema_arrow, ("row", 1))
         with _explaining(path, "a table"):
             return _collect(file.schema_arrow, file.iter_batches()), columns
 
@@ -283,8 +468,8 @@ def _collect(schema: Any, batches: Iterable[Any]) -> Any:
     return Table.from_batches(collected, schema)
 
 
-def _columns(path: Path, schema: Any, label: str | None, first_row: tuple[str, int]) -> _Columns:
-    """Decide what each column is for, before the table is read."""
+def _unique(path: Path, schema: Any) -> list[str]:
+    """Names of a table's columns, without the index of pandas; raise for a column without a name or with another's."""
     with _explaining(path, "a table"):
         names = [name for name in schema.names if not name.startswith("__index_level_")]
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -292,31 +477,52 @@ def _columns(path: Path, schema: Any, label: str | None, first_row: tuple[str, i
         raise ValueError(f"{path} has more than one column named {_listed(twice)}: rename them.")
     if "" in names:
         raise ValueError(f"{path} has a column without a name. If it counts the rows, save the table without an index.")
+    return names
+
+
+def _columns(path: Path, schema: Any, label: str | None, first_row: tuple[str, int]) -> _Columns:
+    """Decide what each column is for, before the table is read."""
+    names = _unique(path, schema)
     label = _label_column(path, names, label)
     kinds = {name: _kind(schema.field(name).type) for name in names}
     split = _SPLIT if label != _SPLIT and kinds.get(_SPLIT) in ("text", "categories of text") else None
     if kinds[label].removeprefix("categories of ") not in ("text", "numbers"):
         raise ValueError(f"The labels of {path}, column {label!r}, are {kinds[label]}; expected text or integers.")
-    features = [name for name in names if name not in (label, split)]
-    bad = [name for name in features if kinds[name] != "numbers"]
+    return _numeric(
+        path, schema, _Columns(label, split, tuple(name for name in names if name not in (label, split)), first_row)
+    )
+
+
+def _numeric(path: Path, schema: Any, columns: _Columns) -> _Columns:
+    """Refuse features that are not numbers, or none."""
+    kinds = {name: _kind(schema.field(name).type) for name in columns.features}
+    bad = [name for name in columns.features if kinds[name] != "numbers"]
     if bad:
         found = ", ".join(sorted({kinds[name] for name in bad}))
-        raise ValueError(f"{path} has features that are not numbers ({found}): {_listed(bad)}. Encode or drop them.")
-    if not features:
+        sentences = f", or name the column of sentences with text={bad[0]!r}" if kinds[bad[0]] == "text" else ""
+        raise ValueError(
+            f"{path} has features that are not numbers ({found}): {_listed(bad)}. Encode or drop them{sentences}."
+        )
+    if not columns.features:
         raise ValueError(f"{path} has only a label column; expected numeric feature columns as well.")
-    return _Columns(label, split, tuple(features), first_row)
+    return columns
 
 
 def _label_column(path: Path, names: list[str], label: str | None) -> str:
-    if label is not None:
-        if label not in names:
-            raise ValueError(f"{path} has no column {label!r}. {nearest_names(label, names[:_MOST_NAMES])}")
-        return label
-    found = [name for name in names if name.lower() in _LABEL_NAMES]
+    return _column(path, names, label, _LABEL_NAMES, "label")
+
+
+def _column(path: Path, names: list[str], given: str | None, usual: Sequence[str], what: str) -> str:
+    """The column that a user named, or the only one with one of the usual names."""
+    if given is not None:
+        if given not in names:
+            raise ValueError(f"{path} has no column {given!r}. {nearest_names(given, names[:_MOST_NAMES])}")
+        return given
+    found = [name for name in names if name.lower() in usual]
     if len(found) != 1:
         raise ValueError(
-            f"{path} has {len(found) or 'no'} columns named {', '.join(_LABEL_NAMES[:-1])} or {_LABEL_NAMES[-1]}: "
-            f"name the label column with label=…. Its columns are {_listed(names)}."
+            f"{path} has {len(found) or 'no'} columns named {', '.join(usual[:-1])} or {usual[-1]}: "
+            f"name the {what} column with {what}=…. Its columns are {_listed(names)}."
         )
     return found[0]
 

@@ -1,6 +1,6 @@
-"""Folders of photos: the files in them, their layouts, and which class and part every photo belongs to.
+"""Folders of photos or of text files: the files in them, their layouts, and which class and part every file belongs to.
 
-The order of photos does not depend on the file system.
+The order of files does not depend on the file system.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from cldnet.device import generator
 
 #: Endings of image names, in lower case. The content is checked when a file is opened.
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+#: Endings of the names of text files, in lower case.
+TEXT_SUFFIXES = frozenset({".txt"})
 #: What a folder should look like, for messages.
 LAYOUTS = """Expected one folder per class, perhaps within one folder per part:
   photos/            photos/
@@ -42,7 +44,7 @@ _CUB_LISTS = ("images.txt", "image_class_labels.txt", "train_test_split.txt", "c
 
 @dataclass(frozen=True)
 class Photo:
-    """A file that should hold an image.
+    """A file that should hold an image, or a text.
 
     ``name`` is its path relative to the data's folder, with ``/`` between its parts; ``size`` is in bytes and ``time`` of
     the last change in nanoseconds, both -1 if unknown; ``fault`` says why it cannot be read, as far as that shows without
@@ -59,13 +61,16 @@ class Photo:
 
 @dataclass
 class Tree:
-    """The photos of a folder; those of `list_photos` are in order: training photos first, each part by class and name.
+    """The photos of a folder, or its text files; listed in order: training ones first, each part by class and name.
 
-    ``ignored`` counts the files that are hidden or have no image's ending; ``empty`` names class folders without an image,
-    and ``untested`` classes without an image in the test part.
+    ``suffixes`` are the endings of the files that are listed, and ``noun`` is what they hold. ``ignored`` counts the files
+    that are hidden or have another ending; ``empty`` names class folders without such a file, and ``untested`` classes
+    without one in the test part.
     """
 
     folder: Path
+    suffixes: frozenset[str] = SUFFIXES
+    noun: str = "image"
     photos: list[Photo] = field(default_factory=list)
     ignored: int = 0
     empty: list[str] = field(default_factory=list)
@@ -78,23 +83,47 @@ def list_photos(folder: Path) -> Tree:
     Known are one folder per class, perhaps within ``train`` and ``test`` (or ``val``); ImageNet-R, recognised by class
     folders named like WordNet synsets and split by a fixed seed; Tiny-ImageNet-200; CUB-200-2011.
     """
-    if not folder.exists():
-        raise FileNotFoundError(f"There is no folder {str(folder)!r}. {LAYOUTS}")
-    if not folder.is_dir():
-        raise ValueError(f"{str(folder)!r} is not a folder. {LAYOUTS}")
+    _check_folder(folder)
     cub = [place for place in (folder, folder / "CUB_200_2011") if any((place / n).is_file() for n in _CUB_LISTS[1:3])]
     if cub:
         found = _scan_cub(cub[0])
     elif any((folder / name).is_file() for name in ("wnids.txt", "val/val_annotations.txt")):
         found = _scan_tiny_imagenet(folder)
     else:
-        found = _scan_class_folders(folder)
+        found = _scan_class_folders(Tree(folder))
+    return _checked(found)
+
+
+def list_texts(folder: Path) -> Tree:
+    """List the text files of a folder with one folder per class, perhaps within ``train`` and ``test`` (or ``val``)."""
+    _check_folder(folder)
+    return _checked(_scan_class_folders(Tree(folder, TEXT_SUFFIXES, "text")))
+
+
+def holds_texts(folder: Path) -> bool:
+    """Whether a folder holds text files and no image, in it or below it."""
+    images, texts = Tree(folder), Tree(folder, TEXT_SUFFIXES, "text")
+    for tree in (texts, images):
+        _scan_folder(tree, ".", "")
+    return bool(texts.photos) and not images.photos
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.exists():
+        raise FileNotFoundError(f"There is no folder {str(folder)!r}. {LAYOUTS}")
+    if not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is not a folder. {LAYOUTS}")
+
+
+def _checked(found: Tree) -> Tree:
+    """Sort the files of a tree, or raise if there is none or one cannot be used."""
+    folder = found.folder
     if not found.photos:
-        loose = any(path.suffix.lower() in SUFFIXES for path in folder.iterdir())
+        loose = any(path.suffix.lower() in found.suffixes for path in folder.iterdir())
         instead = " in class folders, only beside them" if loose else ""
         others = f" ({found.ignored} other files were ignored)" if found.ignored and not loose else ""
-        raise ValueError(f"{str(folder)!r} has no images{instead}{others}. {LAYOUTS}")
-    found.untested = _missing_in_test(folder, found.photos)
+        raise ValueError(f"{str(folder)!r} has no {found.noun}s{instead}{others}. {LAYOUTS}")
+    found.untested = _missing_in_test(found)
     found.photos.sort(key=lambda photo: (photo.test, photo.label, photo.name))
     _check_names(folder, found.photos)
     return found
@@ -146,7 +175,7 @@ def _scan_classes(found: Tree, place: str = "", *, test: bool = False) -> None:
         inner, before = f"{place}/{label}" if place else label, len(found.photos)
         _scan_folder(found, inner, label, test)
         if len(found.photos) == before:
-            found.empty.append(f"{inner!r} holds no image")
+            found.empty.append(f"{inner!r} holds no {found.noun}")
 
 
 def _scan_folder(found: Tree, place: str, label: str, test: bool = False) -> None:
@@ -169,7 +198,7 @@ def _scan_folder(found: Tree, place: str, label: str, test: bool = False) -> Non
             inner = f"{folder}/{name}"
             if name.startswith((".", "__MACOSX")):  # macOS puts the latter into its archives
                 found.ignored += 1
-            elif os.path.splitext(name)[1].lower() in SUFFIXES:
+            elif os.path.splitext(name)[1].lower() in found.suffixes:
                 found.photos.append(_look(root, inner, label, test))
             elif _identity(root / inner) is not None:
                 waiting.append(inner)
@@ -192,16 +221,16 @@ def _above(folder: Path) -> set[tuple[int, int] | None]:
     return {_identity(path) for path in (real, *real.parents)}
 
 
-def _scan_class_folders(folder: Path) -> Tree:
-    """Find photos in one folder per class, with or without parts."""
+def _scan_class_folders(found: Tree) -> Tree:
+    """Find files in one folder per class, with or without parts."""
+    folder = found.folder
     names = _subfolders(folder)
     train = _spelled(folder, names, _TRAIN)
     test = _spelled(folder, names, _TEST) or _spelled(folder, names, _VALIDATION)
-    found = Tree(folder)
     # "train" alone among others is a class, as in CIFAR-100; on its own it is a part.
     if train is None or (test is None and len(names) > 1):
         _scan_classes(found)
-        if names and all(_WNID.fullmatch(name) for name in names):
+        if found.suffixes is SUFFIXES and names and all(_WNID.fullmatch(name) for name in names):
             found.photos = split_imagenet_r(found.photos)
         return found
     _scan_classes(found, train)
@@ -209,7 +238,7 @@ def _scan_class_folders(folder: Path) -> Tree:
         _scan_classes(found, test, test=True)
         if not any(photo.test for photo in found.photos):
             raise ValueError(
-                f"{str(folder / test)!r} has no class folders with images, so its images have no labels: "
+                f"{str(folder / test)!r} has no class folders with {found.noun}s, so its {found.noun}s have no labels: "
                 f"sort them into classes, or move the folder away. {LAYOUTS}"
             )
     return found
@@ -320,17 +349,17 @@ def _lines(path: Path, columns: int = 2, separator: str = " ") -> Iterator[list[
         yield values
 
 
-def _missing_in_test(folder: Path, photos: Sequence[Photo]) -> list[str]:
+def _missing_in_test(found: Tree) -> list[str]:
     """Raise for test classes that are never learned; name classes that are learned and not tested."""
-    train = {photo.label for photo in photos if not photo.test}
-    test = {photo.label for photo in photos if photo.test}
+    train = {photo.label for photo in found.photos if not photo.test}
+    test = {photo.label for photo in found.photos if photo.test}
     unknown = sorted(test - train)
     if unknown:
         raise ValueError(
-            f"The test part of {str(folder)!r} has class {unknown[0]!r}, which the training part lacks"
+            f"The test part of {str(found.folder)!r} has class {unknown[0]!r}, which the training part lacks"
             f"{f', and {len(unknown) - 1} more' if unknown[1:] else ''}: both parts should have the same classes."
         )
-    return [f"class {label!r} has no image in the test part" for label in sorted(train - test)] if test else []
+    return [f"class {label!r} has no {found.noun} in the test part" for label in sorted(train - test)] if test else []
 
 
 def _check_names(folder: Path, photos: Sequence[Photo]) -> None:

@@ -1,0 +1,167 @@
+"""`cldnet.datasets`: folders and tables as `cldnet learn` reads them."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cldnet import CLDNetClassifier, datasets
+
+TEXTS = {"greet": ["hello there", "good morning"], "pay": ["I lost my card"]}
+
+
+def write_texts(folder: Path, texts: dict[str, list[str]] = TEXTS) -> Path:
+    for label, each in texts.items():
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for number, text in enumerate(each):
+            (folder / label / f"{number}.txt").write_text(text, "utf-8")
+    return folder
+
+
+def write_photos(folder: Path, labels: tuple[str, ...] = ("cat", "dog"), count: int = 3) -> Path:
+    for at, label in enumerate(labels):
+        (folder / label).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (40, 30), (90 * at, 20 * number, 0)).save(folder / label / f"{number}.png")
+    return folder
+
+
+def test_a_folder_of_photos_is_images_and_labels(tmp_path: Path) -> None:
+    data = datasets.folder(write_photos(tmp_path / "january"), size=32)
+    assert (data.noun, len(data), data.labels[:4]) == ("photo", 6, ["cat", "cat", "cat", "dog"])
+    assert (data.X.shape, data.X.dtype) == ((6, 3, 32, 32), np.uint8)
+    assert data.X[3, :, 0, 0].tolist() == [90, 0, 0]
+    assert data.y.tolist() == ["cat"] * 3 + ["dog"] * 3
+    batches = [*data.batches(4)]
+    assert [len(batch.y) for batch in batches] == [4, 2]
+    assert batches[1].names == ["dog/1.png", "dog/2.png"]
+    assert (np.concatenate([batch.X for batch in batches]) == data.X).all()
+
+
+def test_a_folder_of_text_files_is_sentences_and_labels(tmp_path: Path) -> None:
+    data = datasets.folder(write_texts(tmp_path))
+    assert data.noun == "text"
+    assert data.X == ["hello there", "good morning", "I lost my card"]
+    assert data.y.tolist() == ["greet", "greet", "pay"]
+    assert [batch.names for batch in data.batches(2)] == [["greet/0.txt", "greet/1.txt"], ["pay/0.txt"]]
+
+
+def test_a_folder_with_an_image_is_one_of_photos(tmp_path: Path) -> None:
+    write_texts(write_photos(tmp_path / "both"))
+    data = datasets.folder(tmp_path / "both", size=16)
+    assert (data.noun, {*data.labels}) == ("photo", {"cat", "dog"})
+    assert any("3 other files were skipped" in note for note in data.notes)
+
+
+def test_the_test_part_is_apart(tmp_path: Path) -> None:
+    write_texts(tmp_path / "train")
+    write_texts(tmp_path / "test", {"pay": ["my card is gone", "stolen card"]})
+    data = datasets.folder(tmp_path)
+    assert len(data) == 3
+    assert data.test is not None
+    assert data.test.X == ["my card is gone", "stolen card"]
+    assert data.test.test is None
+    assert not any("'greet'" in note for note in data.notes)
+    assert any("class 'greet' has no text in the test part" in note for note in data.test.notes)
+
+
+def test_files_that_cannot_be_read_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_texts(tmp_path)
+    (tmp_path / "pay" / "bad.txt").write_bytes(b"\xff\xfe caf\xe9")
+    (tmp_path / "pay" / "blank.txt").write_text(" \n")
+    os.mkfifo(tmp_path / "pay" / "pipe.txt")
+    data = datasets.folder(tmp_path)
+    with caplog.at_level(logging.WARNING, "cldnet"):
+        assert data.X == ["hello there", "good morning", "I lost my card"]
+    assert len(data.y) == 3
+    assert [each.reason for each in data.skipped] == ["not text in UTF-8", "empty", "not a regular file"]
+    assert "bad.txt (not text in UTF-8)" in caplog.text
+    only = write_texts(tmp_path / "none", {"a": ["x"]})
+    (only / "a" / "0.txt").write_text("")
+    with pytest.raises(ValueError, match=r"None of the 1 texts under .* can be read"):
+        _ = datasets.folder(only).X
+
+
+def test_a_long_text_is_cut_between_letters_and_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    write_texts(tmp_path, {"a": ["\ufeffhello"], "b": ["€" * 40_000]})
+    short, long = datasets.folder(tmp_path).X
+    assert short == "hello"
+    assert set(long) == {"€"}
+    assert len(long) == (1 << 16) // 3
+
+
+def test_a_table_of_sentences_has_a_column_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "intents.csv"
+    path.write_text('id,text,label,split\n1,"hello, there",greet,train\n2,I lost my card,pay,test\n', "utf-8")
+    data = datasets.table(path)
+    assert (data.noun, data.X, data.y.tolist()) == ("text", ["hello, there"], ["greet"])
+    assert data.test is not None
+    assert (data.test.X, data.test.y.tolist()) == (["I lost my card"], ["pay"])
+    (tmp_path / "zipped.tsv.gz").write_bytes(gzip.compress(b"said\tkind\nhello\t1\nbye\t2\n"))
+    other = datasets.table(tmp_path / "zipped.tsv.gz", text="said", label="kind")
+    assert (other.X, other.y.tolist()) == (["hello", "bye"], [1, 2])
+
+
+def test_sentences_in_parquet_are_those_of_the_csv(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import table
+
+    parquet.write_table(table({"sentence": ["hello", "bye"], "y": [3, 4]}), tmp_path / "a.parquet")
+    data = datasets.table(tmp_path / "a.parquet")
+    assert (data.X, data.y.tolist()) == (["hello", "bye"], [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("text,label\nhello\n", r"line 2 has 1 columns and the first has 2"),
+        ("text,label\nhello,a\n ,b\n", r"column 'text': a value is missing in line 3"),
+        ("text,label\n", "has no rows below"),
+        ("text,text,label\nx,y,z\n", "more than one column named 'text'"),
+        ("text,kind\nx,y\n", "no columns named label"),
+        ("utterance,text,label\nx,y,z\n", "2 columns named text"),
+        ('text,label\n"hello,a\n', "cannot be read as a table"),
+        ("words,label\nhello,a\n", "name the column of sentences with text='words'"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        datasets.table(path)
+
+
+def test_a_table_of_numbers_teaches_its_columns_names(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "irises.csv"
+    rows = [f"{at % 2 * 5 + at / 100},{-at % 2},{'ab'[at % 2]}" for at in range(60)]
+    path.write_text("\n".join(["long,wide,label", *rows]))
+    data = datasets.table(path)
+    assert (data.noun, len(data)) == ("row", 60)
+    (whole,) = data.batches()
+    assert whole.names[:2] == ["row 1", "row 2"]
+    clf = CLDNetClassifier(random_state=0).partial_fit(data.X, data.y)
+    assert clf.feature_names_in_.tolist() == ["long", "wide"]
+    assert clf.score(data.X, data.y) == 1.0
+    parts = [*data.batches(40)]
+    assert [len(part.y) for part in parts] == [40, 20]
+    assert parts[1].names[0] == "row 41"
+
+
+def test_load_opens_what_is_there(tmp_path: Path) -> None:
+    assert datasets.load(write_texts(tmp_path / "texts")).noun == "text"
+    assert datasets.load(write_photos(tmp_path / "photos")).noun == "photo"
+    (tmp_path / "a.csv").write_text("text,label\nhello,greet\n")
+    assert datasets.load(tmp_path / "a.csv").noun == "text"
+    with pytest.raises(ValueError, match="is no table"):
+        datasets.load(tmp_path / "texts", label="x")
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        datasets.load(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="no file"):
+        datasets.load(tmp_path / "nowhere.csv")
