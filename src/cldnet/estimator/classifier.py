@@ -488,8 +488,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Guaranteed: the class's sum and weight are gone, and so is its score; its room is free, and its label is in the model
         only if the feature map was fitted on it. Not guaranteed: the second moments ``G`` of the features are of all
         classes together, so the scores of the others keep the trace that its samples left there, and `statistics` still
-        counts them. For everything to be gone pass the samples to `forget` instead: afterwards it is too late, and a class that is taught
-        again is in ``G`` twice.
+        counts them. For everything to be gone pass the samples to `forget` instead: afterwards it is too late, and a class
+        that is taught again is in ``G`` twice.
 
         Examples
         --------

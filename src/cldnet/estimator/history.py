@@ -160,7 +160,7 @@ class History:
         """Add the records of another model, under the next numbers; if it has none, a record of its samples by label."""
         if not other.records:
             return self.noted("merged", counts)[0] if counts else self
-        moved = (replace(one, number=self.count + place + 1) for place, one in enumerate(other.records))
+        moved = (replace(one, number=self.count + place + 1, loose=False) for place, one in enumerate(other.records))
         return self._with((*self.records, *moved), self.count + len(other.records))
 
     def undone(self, number: int) -> History:
@@ -206,11 +206,9 @@ class History:
             raise ValueError(f"its history should be {HISTORY_BYTES} bytes that begin with the number of lessons")
         count = int(lines[0])
         records = tuple(LessonRecord.from_json(parse_json(line), kind) for line in lines[1:])
-        numbers = [0, *(one.number for one in records), count]
-        if any(one >= other for one, other in zip(numbers[:-1], numbers[1:-1], strict=False)) or numbers[-2] > count:
+        numbers = [one.number for one in records]
+        if numbers != sorted({*numbers}) or not max(numbers, default=0) <= count < 1 << 63:
             raise ValueError("the lessons in its history should be numbered in order")
-        if count >= 1 << 63:
-            raise ValueError("its history should have fewer lessons")
         return cls()._with(records, count)
 
 

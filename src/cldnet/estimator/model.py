@@ -448,8 +448,10 @@ class Model:
         earlier = next((one for one in self.kept if one.number == lesson.number), None)
         others = [one for one in self.kept if one is not earlier]
         kept = (*others, gained if earlier is None else earlier.plus(gained))[-self.parameters.keep_lessons :]
-        known = {record.number for record in self.history.records}
-        return replace(self, kept=tuple(one for one in kept if one.number in known))
+        records = {record.number: record for record in self.history.records}
+        if earlier is None and records[lesson.number].total > sum(counts.values()):
+            kept = self.kept  # those of its earlier calls were dropped, and a part of a lesson cannot be taken back
+        return replace(self, kept=tuple(one for one in kept if one.number in records))
 
     def _make_room(self) -> bool:
         """Reserve memory for the classes of the labels if they have outgrown it; whether they had."""
@@ -585,27 +587,20 @@ class Model:
     def kept_of(self, lesson: int | str | None) -> KeptSums:
         """The sums of a lesson, or an error that says why they are not there and what to do."""
         records = self.history.records
-        if lesson is None:
-            found = records[-1:]
-        else:
-            found = tuple(one for one in records if lesson in (one.number, one.name))[-1:]
+        found = [one for one in records if lesson is None or lesson in (one.number, one.name)]
         if not found:
             known = ", ".join(str(one.number) for one in records[-6:]) or "none"
             which = "to take back" if lesson is None else f"{lesson!r:.80}"
             raise ValueError(f"There is no lesson {which} in the model's history. The last ones are: {known}.")
-        (record,) = found
+        record = found[-1]
         kept = next((one for one in self.kept if one.number == record.number), None)
         if kept is None:
             last = self.parameters.keep_lessons
-            why = (
-                f"it keeps those of the last {last}, until it forgets something else or noise is added"
-                if last
-                else "it keeps those of none"
-            )
+            why = f"the last {last}, until it forgets something else or noise is added" if last else "none"
             raise ValueError(
-                f"The model does not have the sums of lesson {record.number} ({record.action}, {record.date}): {why}. Forget the "
-                "lesson with its data: clf.forget(X, y), or `cldnet forget MODEL FOLDER`. A new model keeps the sums of its last "
-                "N lessons with keep_lessons=N (--keep-lessons N), at 4 · features² bytes each."
+                f"The sums of lesson {record.number} ({record.date}) are not there: the model keeps those of "
+                f"{why}. Forget the lesson with its data: clf.forget(X, y), or `cldnet forget MODEL FOLDER`. A new model keeps "
+                "the sums of its last N lessons with keep_lessons=N (--keep-lessons N), at 4 · features² bytes of memory each."
             )
         return kept
 
