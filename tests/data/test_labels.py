@@ -147,35 +147,55 @@ def test_rows_of_labels_that_are_not_in_the_table_are_minus_one() -> None:
 
 @settings(deadline=None)
 @given(SESSIONS, st.data())
-def test_a_retired_label_leaves_the_classes_and_gets_its_own_row_back(sessions: list[list[Any]], data: Any) -> None:
+def test_a_removed_label_leaves_nothing_and_those_behind_it_move_up(sessions: list[list[Any]], data: Any) -> None:
     table = LabelTable(capacity=100)
     order = list(dict.fromkeys(label for labels in sessions for label in labels))
     table.learn(order)
     gone = data.draw(st.lists(st.sampled_from(order), unique=True))
-    for label in gone:
-        table.retire(label)
+    assert sorted(table.remove(gone).tolist()) == sorted(order.index(label) for label in gone)
     left = [label for label in order if label not in gone]
-    assert len(table) == len(order)
+    assert len(table) == len(left)
     assert table.classes.tolist() == sorted(left)
     assert table.by_row.tolist() == left
-    assert [order[row] for row in table.columns] == sorted(left)
-    assert table.rows(order).tolist() == [-1 if label in gone else row for row, label in enumerate(order)]
+    assert [left[row] for row in table.columns] == sorted(left)
+    assert table.rows(order).tolist() == [left.index(label) if label in left else -1 for label in order]
     twin = LabelTable.from_json(json.loads(json.dumps(table.to_json())))
     assert twin.to_json() == table.to_json()
+    fresh = LabelTable(capacity=100)
+    fresh.learn(left)
+    assert {**fresh.to_json(), "kind": table.kind} == table.to_json()
     for other in (table, twin):
-        assert other.learn(order).tolist() == list(range(len(order)))
+        assert other.learn(order).tolist() == [
+            [*left, *(each for each in order if each in gone)].index(x) for x in order
+        ]
         assert other.classes.tolist() == sorted(order)
 
 
-def test_a_retired_label_keeps_its_room() -> None:
+def test_a_removed_label_gives_its_room_back_and_the_type_stays() -> None:
     table = LabelTable(capacity=2)
     table.learn(["a", "b"])
-    table.retire("a")
+    table.remove(["a"])
+    assert table.learn(["c"]).tolist() == [1]
     with pytest.raises(ValueError, match="room for 2 classes, 2 are taken and y has 1 new"):
-        table.learn(["c"])
-    assert table.learn(["a"]).tolist() == [0]
+        table.learn(["a"])
+    table.remove(["b", "c"])
+    for empty in (table, LabelTable.from_json(table.to_json())):
+        with pytest.raises(ValueError, match="Labels of type int cannot follow labels of type str"):
+            empty.learn([1])
 
 
+def test_a_label_that_an_older_version_retired_keeps_its_row_until_others_are_removed() -> None:
+    state = {"capacity": 4, "kind": "str", "labels": ["a", "b", "c"], "retired": ["a"], "counts": [0, 5, 6]}
+    old, again = LabelTable.from_json(state), LabelTable.from_json(state)
+    assert old.to_json() == state
+    assert (len(old), old.classes.tolist(), old.rows(["a", "b"]).tolist()) == (3, ["b", "c"], [-1, 1])
+    assert again.learn(["a"]).tolist() == [0]
+    assert again.classes.tolist() == ["a", "b", "c"]
+    assert old.remove(["b"]).tolist() == [0, 1]
+    assert old.to_json() == {"capacity": 4, "kind": "str", "labels": ["c"], "retired": [], "counts": [6]}
+
+
+@pytest.mark.parametrize("change", ["remove", "rename"])
 @pytest.mark.parametrize(
     ("label", "complaint"),
     [
@@ -186,13 +206,33 @@ def test_a_retired_label_keeps_its_room() -> None:
         (None, "None or NaN"),
     ],
 )
-def test_a_label_that_is_not_there_cannot_be_retired(label: Any, complaint: str) -> None:
+def test_a_label_that_is_not_there_cannot_be_removed_or_renamed(label: Any, complaint: str, change: str) -> None:
     table = LabelTable(capacity=4)
     table.learn([3, 1, 2])
-    table.retire(3)
+    table.remove([3])
     before = table.to_json()
     with pytest.raises(ValueError, match=complaint):
-        table.retire(label)
+        table.remove([label]) if change == "remove" else table.rename(label, 5)
+    assert table.to_json() == before
+
+
+def test_a_renamed_label_keeps_its_row_its_count_and_its_dates() -> None:
+    table = LabelTable(capacity=4)
+    table.learn(["b", "a", "c"])
+    table.count_samples(["a", "a", "b"])
+    table.note_date(["a"], "2026-11-17")
+    table.rename("a", "z")
+    assert table.by_row.tolist() == ["b", "z", "c"]
+    assert table.counts == {"b": 1, "c": 0, "z": 2}
+    assert table.dates == {"z": ("2026-11-17", "2026-11-17")}
+    before = table.to_json()
+    for new, complaint in (
+        (1, "type int cannot follow"),
+        ("b", r"use join_classes\(\['z'\], into='b'\)"),
+        (None, "None"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            table.rename("z", new)
     assert table.to_json() == before
 
 
@@ -204,7 +244,7 @@ def test_examples_are_counted_taken_off_and_forgotten_with_their_class() -> None
     assert table.counts == {"a": 2, "b": 1}
     again = LabelTable.from_json(table.to_json())
     assert again.to_json() == table.to_json()
-    again.retire("a")
+    again.remove(["a"])
     again.learn(["a"])
     assert again.counts == {"a": 0, "b": 1}
 
@@ -288,7 +328,7 @@ def test_days_are_kept_through_files_and_gone_with_the_label() -> None:
     again = LabelTable.from_json(json.loads(json.dumps(table.to_json())))
     assert again.dates == table.dates == {"cat": ("2025-01-01", "2026-11-17")}
     twin = copy.deepcopy(table)
-    table.retire("cat")
+    table.remove(["cat"])
     assert table.dates == {}
     assert twin.dates == again.dates
     assert "days" not in table.to_json()

@@ -39,8 +39,8 @@ def test_a_sound_model_holds_its_promises(solver: str) -> None:
     assert [promise.holds for promise in audit.promises] == [True, True]
     assert (audit.tasks, audit.classes, audit.compared, audit.given) == (2, 4, 80, 80)
     assert audit.counts == dict.fromkeys(("cat", "dog", "emu", "owl"), 20)
-    ids = audit.footprint.bytes.get("lesson ids", 0)
-    assert audit.footprint.total == sum(audit.sizes.changes[0].bytes.values()) + ids
+    beside = sum(audit.footprint.bytes.get(kind, 0) for kind in ("lesson ids", "history"))
+    assert audit.footprint.total == sum(audit.sizes.changes[0].bytes.values()) + beside
     assert "does not" not in str(audit)
     assert str(audit).count("holds") == 2
 

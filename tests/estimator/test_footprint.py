@@ -22,8 +22,8 @@ Y = np.arange(12) % 2
 X = np.random.default_rng(0).normal(size=(12, 4)) + 3 * Y[:, None]
 
 KINDS = {
-    "exact": {"feature map", "sums", "lesson ids"},  # the map scales its inputs itself
-    "hbo": {"weights", "projectors", "class vectors", "input scaling"},
+    "exact": {"feature map", "sums", "lesson ids", "history"},  # the map scales its inputs itself
+    "hbo": {"weights", "projectors", "class vectors", "input scaling", "history"},
 }
 
 
@@ -44,8 +44,8 @@ def test_every_tensor_is_counted(solver: str) -> None:
     clf = CLDNetClassifier(solver, capacity=10, embed_dim=10, epochs=1, random_state=0).fit(X, Y)
     assert clf._model is not None
     tensors = clf._model.learner.state_dict().values()
-    ids = 256 * 16 if solver == "exact" else 0
-    assert clf.footprint().total == sum(len(tensor.numpy().tobytes()) for tensor in tensors) + ids
+    ids, history = 256 * 16 if solver == "exact" else 0, 1 << 15
+    assert clf.footprint().total == sum(len(tensor.numpy().tobytes()) for tensor in tensors) + ids + history
 
 
 def test_the_exact_solver_trains_nothing_and_its_size_depends_on_the_capacity() -> None:

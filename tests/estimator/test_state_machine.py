@@ -9,6 +9,7 @@ comparison.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import pickle
@@ -31,7 +32,7 @@ from cldnet import CLDNetClassifier, Statistics, merge, storage
 from cldnet.math import symmetric
 from cldnet.nets import RandomReLU
 
-ALPHA, CAPACITY, WIDTH = 300.0, 5, 3
+ALPHA, CAPACITY, WIDTH, KEPT = 300.0, 5, 3, 2
 DRAW = np.random.default_rng(0)
 # Rows to learn: around two places, far out where inputs are squeezed, one that is there twice, and one of nothing.
 POOL = np.concatenate([DRAW.normal(size=(5, 3)), DRAW.normal(size=(5, 3)) + 3, [[40.0, -60.0, 9.0]], np.zeros((1, 3))])
@@ -69,40 +70,53 @@ class Entry(NamedTuple):
 
 
 class Ledger:
-    """The slow model: all rows, and the labels that have a row in the table for ever."""
+    """The slow model: all rows and labels, and the rows of the lessons that can be taken back, by their numbers."""
 
     def __init__(self) -> None:
         self.alpha = ALPHA
         self.entries: list[Entry] = []
         self.classes: set[Any] = set()
-        self.reserved: set[Any] = set()
+        self.kept: dict[int, list[Entry]] = {}
 
     def learn(self, entries: list[Entry]) -> None:
         self.entries += entries
-        labels = {entry.label for entry in entries}
-        self.classes |= labels
-        self.reserved |= labels
+        self.classes |= {entry.label for entry in entries}
+
+    def keep(self, number: int, entries: list[Entry]) -> None:
+        self.kept[number] = [*self.kept.pop(number, []), *entries]
+        self.kept = dict([*self.kept.items()][-KEPT:])
+
+    def undo(self, number: int) -> None:
+        gone = self.kept.pop(number)
+        self.take(gone)
 
     def forget(self, entries: list[Entry]) -> None:
+        self.kept = {}
+        self.take(entries)
+
+    def take(self, entries: list[Entry]) -> None:
         for entry in entries:
             self.entries.remove(entry)
         gone = {entry.label for entry in entries if not self.weight_of(entry.label)}
         self.classes -= gone
         self.entries = [own for own in self.entries if own.label not in gone]  # what is left of these has no weight
+        self.kept = {n: [own for own in rows if own.label not in gone] for n, rows in self.kept.items()}
 
     def let_go(self, label: Any) -> None:
+        self.kept = {}
         self.entries = [own._replace(label=None) if own.label == label else own for own in self.entries]
         self.classes.discard(label)
 
     def join(self, labels: list[Any], into: Any) -> None:
-        self.entries = [own._replace(label=into) if own.label in labels else own for own in self.entries]
+        def joined(rows: list[Entry]) -> list[Entry]:
+            return [own._replace(label=into) if own.label in labels else own for own in rows]
+
+        self.entries, self.kept = joined(self.entries), {n: joined(rows) for n, rows in self.kept.items()}
         self.classes = self.classes.difference(labels) | {into}
-        self.reserved.add(into)
 
     def absorb(self, other: Ledger) -> None:
         self.entries = self.entries + other.entries
         self.classes |= other.classes
-        self.reserved |= other.classes
 
     def of(self, label: Any) -> list[Entry]:
         return [own for own in self.entries if own.label == label]
@@ -205,6 +219,7 @@ class Machine(RuleBasedStateMachine):
 
     def new(self, **parameters: Any) -> CLDNetClassifier:
         given = {"backbone": SHARED, "capacity": CAPACITY, "alpha": self.alpha, "n_threads": 1, "random_state": 0}
+        given["keep_lessons"] = KEPT
         return CLDNetClassifier(**{**given, **parameters})
 
     def drawn(self, data: Any, most: int = 6) -> list[Entry]:
@@ -217,8 +232,8 @@ class Machine(RuleBasedStateMachine):
             weights = data.draw(sampled.filter(any))
         return [Entry(*entry) for entry in zip(places, labels, weights, strict=True)]
 
-    def has_room(self, entries: list[Entry], reserved: set[Any] | None = None) -> bool:
-        return len({*(self.ledger.reserved if reserved is None else reserved), *(e.label for e in entries)}) <= CAPACITY
+    def has_room(self, entries: list[Entry], classes: set[Any]) -> bool:
+        return len({*classes, *(e.label for e in entries)}) <= CAPACITY
 
     @property
     def begun(self) -> bool:
@@ -248,9 +263,10 @@ class Machine(RuleBasedStateMachine):
 
     def learn(self, entries: list[Entry], call: Callable[[], Any], ledger: Ledger) -> None:
         """Learn rows into the ledger given, or nothing if there is no room for their labels."""
-        if self.has_room(entries, ledger.reserved):
+        if self.has_room(entries, ledger.classes):
             call()
             ledger.learn(entries)
+            ledger.keep(self.clf.lessons_[-1].number, entries)
             self.ledger = ledger
         else:
             self.refused(call)
@@ -271,20 +287,48 @@ class Machine(RuleBasedStateMachine):
     def partial_fit(self, data: Any) -> None:
         entries = self.drawn(data)
         x, y, weight = arrays(entries)
-        self.learn(entries, lambda: self.clf.partial_fit(x, y, sample_weight=weight), self.ledger)
+
+        def call() -> None:
+            with self.clf.lesson("apart") if data.draw(st.booleans()) else contextlib.nullcontext():
+                self.clf.partial_fit(x, y, sample_weight=weight)
+
+        self.learn(entries, call, self.ledger)
+
+    @precondition(lambda self: self.begun)
+    @rule(data=st.data())
+    def undo(self, data: Any) -> None:
+        """Any lesson that is kept, or one that is not."""
+        kept = [record.number for record in self.clf.lessons_ if record.kept]
+        assert kept == sorted(self.ledger.kept)
+        number = data.draw(st.sampled_from([*kept, 1000]))
+        if number in kept:
+            self.clf.undo(number)
+            self.ledger.undo(number)
+        else:
+            self.refused(lambda: self.clf.undo(number))
+
+    @precondition(lambda self: self.ledger.classes)
+    @rule(data=st.data())
+    def rename_class(self, data: Any) -> None:
+        old, new = data.draw(st.sampled_from(self.ledger.alive)), data.draw(st.sampled_from(self.labels))
+        if new in self.ledger.classes:
+            self.refused(lambda: self.clf.rename_class(old, new))
+        else:
+            self.clf.rename_class(old, new)
+            self.ledger.join([old], new)
 
     @rule(data=st.data(), fails=st.booleans())
     def session(self, data: Any, fails: bool) -> None:
         """Pieces, of which a bad one in between is refused and the others stay; or a block that fails, and nothing is."""
         before, learned = self.state(), Ledger()
-        learned.reserved = set(self.ledger.reserved)
+        learned.classes = set(self.ledger.classes)
 
         def pieces() -> None:
             with self.clf.session(checkpoint=data.draw(st.sampled_from([None, self.checkpoint]))):
                 for _ in range(data.draw(st.integers(0, 3))):
                     entries = self.drawn(data, most=3)
                     x, y, weight = arrays(entries)
-                    if self.has_room(entries, learned.reserved):
+                    if self.has_room(entries, learned.classes):
                         self.clf.partial_fit(x, y, sample_weight=weight)
                         learned.learn(entries)
                     else:
@@ -329,7 +373,7 @@ class Machine(RuleBasedStateMachine):
         """Several classes become one, which may be new: as if their rows had had that label."""
         labels = data.draw(st.lists(st.sampled_from(self.ledger.alive), min_size=1, unique=True))
         into = data.draw(st.sampled_from(self.labels))
-        if {*labels} == {into} or not self.has_room([Entry(0, into, 1.0)]):
+        if {*labels} == {into}:
             self.refused(lambda: self.clf.join_classes(labels, into))
         else:
             self.clf.join_classes(labels, into)
@@ -376,7 +420,7 @@ class Machine(RuleBasedStateMachine):
                 return merge([*sums, self.clf, *models], allow_duplicates=True)
             return self.clf.merge(parts, allow_duplicates=True)
 
-        if len(total.reserved) > CAPACITY:
+        if len(total.classes) > CAPACITY:
             self.refused(call)
             return
         result = call()
@@ -399,7 +443,7 @@ class Machine(RuleBasedStateMachine):
             twin = clone(self.clf)
             assert not twin.__sklearn_is_fitted__()
             twin.merge([self.clf])
-            self.ledger.reserved = set(self.ledger.classes)
+            self.ledger.kept = {}
         assert self.state() == before
         self.clf = twin
 
@@ -451,7 +495,7 @@ class Machine(RuleBasedStateMachine):
         errors = (ValueError, NotFittedError)
         self.refused(lambda: getattr(self.clf, method)(x, y, sample_weight=weight), *errors)
 
-    @precondition(lambda self: self.ledger.reserved)
+    @precondition(lambda self: self.ledger.classes)
     @rule(method=st.sampled_from(["partial_fit", "forget", "forget_class"]))
     def labels_of_another_kind(self, method: str) -> None:
         arguments = [self.of_another_kind] if method == "forget_class" else [POOL[:2], [self.of_another_kind] * 2]

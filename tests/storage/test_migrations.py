@@ -14,14 +14,15 @@ def test_a_model_of_the_first_days_gets_what_later_ones_say() -> None:
     now = migrate(first)
     assert (now["schema"], now["kind"], now["borrowed"], now["fitted_map"]) == (NEWEST, "model", [], False)
     described = {"kind": "random-relu", "input_shape": [2, 3], "options": {"features": 7}}
-    assert now["parameters"] == {"backbone": described, "lr": 2.0, "receipts": False}
+    assert now["parameters"] == {"backbone": described, "lr": 2.0, "receipts": False, "keep_lessons": 0}
     assert first["parameters"]["backbone"] == {"input_shape": [2, 3], "features": 7}, "the old manifest was changed"
 
 
 @pytest.mark.parametrize("manifest", [{"borrowed": ["cat"], "fitted_map": True}, {"parameters": {"backbone": "mlp"}}])
 def test_what_was_said_is_kept(manifest: dict[str, Any]) -> None:
     now = migrate({"schema": 1, **manifest})
-    now.get("parameters", {}).pop("receipts", None)  # which models of before did not have
+    for name in ("receipts", "keep_lessons"):  # which models of before did not have
+        now.get("parameters", {}).pop(name, None)
     assert {name: now[name] for name in manifest} == manifest
 
 

@@ -459,7 +459,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: save_file({"a": torch.zeros(1)}, path),
         "is a safetensors file, but not one that cldnet wrote",
     ),
-    "newer": (damage(lambda manifest: {**manifest, "schema": 99}), "has schema 99, and this version of cldnet reads 1 to 5"),
+    "newer": (damage(lambda manifest: {**manifest, "schema": 99}), "has schema 99, and this version of cldnet reads 1 to 6"),
     "no schema": (damage(lambda manifest: {}), "damaged manifest"),
     "a list for a manifest": (damage(lambda manifest: [1, 2]), "damaged manifest"),
     "no JSON": (damage(lambda manifest: "{nonsense"), "damaged manifest"),

@@ -312,6 +312,13 @@ class Samples:
         labels, weight = _checked_labels(y, sample_weight, len(x), table, classes)
         return cls(x, labels, weight, None, text=True)
 
+    def counts(self) -> dict[Any, int]:
+        """Number of samples by label; those of weight 0 do not count."""
+        counts = dict.fromkeys(self.y.tolist(), 0)
+        for label in (self.y if self.weight is None else self.y[self.weight > 0]).tolist():
+            counts[label] += 1
+        return counts
+
     def copied(self) -> Samples:
         """Copy the inputs and labels, to keep them beyond the call."""
         return replace(self, x=self.x.clone(), y=self.y.copy())

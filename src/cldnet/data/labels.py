@@ -29,13 +29,14 @@ Days = dict
 class LabelTable:
     """A table from labels (int, float, bool or str; one type per table) to class rows 0, 1, 2, … in order of arrival.
 
-    A label keeps its row forever. Without a ``capacity`` there is no limit to their number.
+    When labels are removed, those behind them move up. Without a ``capacity`` there is no limit to their number.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
         self.capacity = capacity if capacity is None else int(capacity)
         self.kind: str | None = None
         self._row_of: dict[Any, int] = {}
+        #: Labels out of older files that are no classes any more, and yet have a row.
         self._retired: set[Any] = set()
         self._count_of: dict[Any, int | None] = {}
         self._dates: dict[Any, tuple[str, str]] = {}
@@ -144,12 +145,38 @@ class LabelTable:
         self._retired.difference_update(values.tolist())
         return self.rows(array)
 
-    def retire(self, label: Any) -> None:
-        """Remove a label from `classes`. Its row stays reserved: if the label is learned again, it gets the same row."""
-        self.known_rows([label])
-        self._retired.update(as_labels([label]).tolist())
-        self._count_of.update(dict.fromkeys(as_labels([label]).tolist(), 0))
-        self._dates.pop(as_labels([label]).tolist()[0], None)
+    def remove(self, labels: Any) -> NDArray[np.int64]:
+        """Remove labels of `classes`, and those that an older version left without removing them; return their rows.
+
+        Nothing of them is left, and the rows behind them move up.
+        """
+        self.known_rows(labels)
+        gone = {*as_labels(labels).tolist()} | self._retired
+        rows = np.array([row for label, row in self._row_of.items() if label in gone], dtype=np.int64)
+        self._row_of = {label: row for row, label in enumerate(label for label in self._row_of if label not in gone)}
+        for label in gone:
+            self._count_of.pop(label, None)
+            self._dates.pop(label, None)
+        self._retired = set()
+        return rows
+
+    def rename(self, old: Any, new: Any) -> None:
+        """Give a label of `classes` another name, which no label has; its row, its count and its dates stay."""
+        self.known_rows([old])
+        self._same_kind([new])
+        old, new = as_labels([old, new]).tolist()
+        if new in self._row_of:
+            raise ValueError(
+                f"There is a class {new!r} already: use join_classes([{old!r}], into={new!r}) to make the two one."
+            )
+        for table in (self._row_of, self._count_of, self._dates):
+            kept = {new if label == old else label: value for label, value in table.items()}
+            table.clear()
+            table.update(kept)
+
+    def __contains__(self, label: Any) -> bool:
+        """Whether a label has a row."""
+        return as_labels([label]).tolist()[0] in self._row_of
 
     def known_rows(self, labels: Any) -> NDArray[np.int64]:
         """Rows of labels; raises unless all are among `classes`."""
@@ -181,9 +208,11 @@ class LabelTable:
         if not (capacity is None or (type(capacity) is int and capacity >= 1)) or not isinstance(labels, list):
             raise ValueError("The label table should have room for one class or more, and a list of labels.")
         table = cls(capacity)
-        if labels:
+        if labels or state["kind"] is not None:  # a table whose labels are all gone still has their type
             if state["kind"] not in _DTYPES:
                 raise ValueError(f"The label table has an unknown type of label: {state['kind']!r}.")
+            table.kind = state["kind"]
+        if labels:
             if {type(label).__name__ for label in labels} != {state["kind"]}:
                 raise ValueError(f"The label table has labels that are not of the type {state['kind']!r}.")
             if state["kind"] == "str":
@@ -202,7 +231,10 @@ class LabelTable:
             label: (pair[0], pair[1]) for label, pair in zip(labels, dates, strict=True) if pair is not None
         }
         for label in state["retired"]:
-            table.retire(label)
+            table.known_rows([label])
+            table._retired.add(label)
+            table._count_of[label] = 0
+            table._dates.pop(label, None)
         return table
 
 

@@ -27,6 +27,7 @@ from cldnet.data.arrays import Samples, Session, read_inputs
 from cldnet.data.labels import LabelTable, as_labels
 from cldnet.device import generator, resolve_device, threads
 from cldnet.estimator.footprint import Footprint
+from cldnet.estimator.history import LessonRecord, check_name
 from cldnet.estimator.lessons import Lesson
 from cldnet.estimator.model import (
     Model,
@@ -104,6 +105,10 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``"exact"``: keep a salted digest of each sample, 16 bytes, so that `forget` refuses every sample that was not learned.
         Without receipts it refuses only what the sums can detect. Anyone with the file and a sample can test whether
         the sample was learned.
+    keep_lessons : int
+        ``"exact"``: keep the sums of so many of the last lessons, so that `undo` can take each of them back without its data.
+        Each takes about 4 · features² bytes of memory, half of that in a file, and 8 per class and feature. Anyone with the
+        file can read them: a lesson with one sample of a class reveals that sample's features.
 
     Attributes
     ----------
@@ -134,6 +139,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     _first: Samples | None = None
     _seen = store.SeenFiles()
     receipts: bool = False  # pickles of older versions have none
+    keep_lessons: int = 0
 
     def __init__(
         self,
@@ -154,6 +160,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: int = 0,
         receipts: bool = False,
+        keep_lessons: int = 0,
     ) -> None:
         self.solver = solver
         self.backbone = backbone
@@ -171,6 +178,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
         self.receipts = receipts
+        self.keep_lessons = keep_lessons
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> CLDNetClassifier:
         """Forget everything and learn from ``X`` and ``y`` alone."""
@@ -179,7 +187,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         table, width = LabelTable(parameters.limit), parameters.sparse_width
         samples = Samples.checked(X, y, sample_weight, parameters.input_shape, table, width=width)
         parameters.check_text(samples.text)
-        lesson = Lesson()  # whatever an open lesson has is forgotten, too
+        # Whatever an open lesson has is forgotten, too.
+        lesson = Lesson() if self._lesson is None else Lesson(name=self._lesson.name, apart=True)
         work, first = self._learned(samples, parameters, options, None, lesson)
         self._replace_model(work, self._model, lesson, first)
         return self
@@ -263,14 +272,29 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._replace_model(work, model, lesson, first)
 
     @contextmanager
-    def lesson(self) -> Iterator[CLDNetClassifier]:
+    def lesson(self, name: str | None = None) -> Iterator[CLDNetClassifier]:
         """Count the calls of `partial_fit` or `forget` within the block as one lesson, with one id for all their samples.
 
-        Unlike a `session`, every call is carried out at once. `merge` and `forget` refuse to count a lesson twice.
+        Unlike a `session`, every call is carried out at once. `merge` and `forget` refuse to count a lesson twice, and
+        `lessons_` and `undo` know it by its number, and by its name if it has one.
+
+        Parameters
+        ----------
+        name : str, optional
+            Up to 200 characters.
+
+        Examples
+        --------
+        >>> clf = CLDNetClassifier(random_state=0)
+        >>> with clf.lesson("birds of March"):
+        ...     _ = clf.partial_fit([[0.0, 0.1], [5.0, 5.1]], ["emu", "owl"]).partial_fit([[5.2, 5.0]], ["owl"])
+        >>> [(record.name, record.samples) for record in clf.lessons_]
+        [('birds of March', {'emu': 1, 'owl': 2})]
         """
         if self._lesson is not None:
             raise RuntimeError("A lesson is already open: end it before you open another one.")
-        self._lesson = Lesson()
+        check_name(name)
+        self._lesson = Lesson(name=name, apart=True)
         try:
             yield self
         finally:
@@ -408,25 +432,67 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         traced, lesson = sorted(model.map_labels.intersection(samples.y.tolist())), self._copied_lesson()
         with self._computing():
             work = self._copied(model).forget(samples, lesson, allow_duplicates)
-        if traced:  # before the model is replaced: who turns the warning into an error keeps the old one
-            warnings.warn(
-                f"The feature map was fitted when labels {traced[:6]} came, perhaps on some of these samples: they are gone "
-                "from the sums, but their trace in the map's few statistics stays. To leave none, pass a map that was fitted "
-                "on other data: backbone=map.",
-                MapTraceWarning,
-                stacklevel=2,
-            )
+        _warn_of_trace(traced)  # before the model is replaced: who turns the warning into an error keeps the old one
         self._replace_model(work, model, lesson)
         return self
+
+    def undo(self, lesson: int | str | None = None) -> Self:
+        """Take a lesson back without its data: the sums are, bit for bit, those of a model that was never given it.
+
+        That holds for weights that are whole numbers over the maps of this library; with others it holds up to rounding.
+        Make the model with ``keep_lessons=N`` to be able to take back any of the last N lessons, in any order. Classes that
+        only came with the lesson are gone, and their room is free. The lesson leaves `lessons_`, and can be learned or
+        merged again. The dates of classes stay.
+
+        The sums of lessons are dropped by `fit`, `forget`, `forget_class` and `add_noise`, since a lesson is then no longer in
+        the model as it was learned. Those of other models do not come along with `merge`.
+
+        A `MapTraceWarning` is given as by `forget`.
+
+        Parameters
+        ----------
+        lesson : int or str, optional
+            Number or name of a lesson in `lessons_`, by default the last one. Of several with one name it is the last.
+
+        Examples
+        --------
+        >>> clf = CLDNetClassifier(keep_lessons=2, random_state=0)
+        >>> clf = clf.partial_fit([[0.0, 0.1], [5.0, 5.1]], ["cat", "dog"])
+        >>> with clf.lesson("a mistake"):
+        ...     _ = clf.partial_fit([[9.0, 0.1], [9.2, 0.0]], ["owl", "cat"])
+        >>> clf.undo("a mistake").classes_
+        array(['cat', 'dog'], dtype='<U3')
+        """
+        self._check_no_session("undo")
+        if self._lesson is not None:
+            raise RuntimeError("A lesson is open: end it before you call undo.")
+        model = self._fitted()
+        traced = sorted(model.map_labels.intersection(model.kept_of(lesson).labels)) if model.learner.keeps_sums else []
+        with self._computing():
+            work = self._copied(model).undo(lesson)
+        _warn_of_trace(traced)
+        self._replace_model(work, model)
+        return self
+
+    @property
+    def lessons_(self) -> list[LessonRecord]:
+        """The lessons that the model has had, oldest first: names, dates, samples by class and ids, never the data.
+
+        The history takes 32 kB, whatever is in it; the oldest lessons make room for the newest. Calls of fewer than ten
+        samples on one day, one after another and outside of a `lesson`, are one lesson.
+        """
+        model = self.model_
+        kept = {one.number for one in model.kept}
+        return [replace(record, kept=record.number in kept) for record in model.history.records]
 
     def forget_class(self, label: Any) -> Self:
         """Drop a class without its samples. It is never predicted again, unless it is taught again.
 
-        Guaranteed: the class's sum and weight are gone, and so is its score. Not guaranteed: the second moments ``G`` of
-        the features are of all classes together, so the scores of the others keep the trace that its samples left there,
-        `statistics` still counts them, and the label itself stays in the table, since its row is reserved. For
-        everything to be gone pass the samples to `forget` instead: afterwards it is too late, and a class that is taught
-        again is in ``G`` twice.
+        Guaranteed: the class's sum and weight are gone, and so is its score; its room is free, and its label is in the model
+        only if the feature map was fitted on it. Not guaranteed: the second moments ``G`` of the features are of all
+        classes together, so the scores of the others keep the trace that its samples left there, and `statistics` still
+        counts them. For everything to be gone pass the samples to `forget` instead: afterwards it is too late, and a class
+        that is taught again is in ``G`` twice.
 
         Examples
         --------
@@ -436,6 +502,25 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         array(['cat', 'owl'], dtype='<U3')
         """
         return self._change("forget_class", lambda work: work.forget_class(label))
+
+    def rename_class(self, old: Any, new: Any) -> Self:
+        """Give a class another label, of the same type. Nothing else changes.
+
+        Parameters
+        ----------
+        old : label
+            One of `classes_`.
+        new : label
+            A label that no class has; `join_classes` makes two classes one.
+
+        Examples
+        --------
+        >>> from cldnet import CLDNetClassifier
+        >>> clf = CLDNetClassifier(random_state=0).fit([[0.0, 0.1], [5.0, 5.1]], ["cat", "dgo"])
+        >>> clf.rename_class("dgo", "dog").classes_
+        array(['cat', 'dog'], dtype='<U3')
+        """
+        return self._change("rename_class", lambda work: work.rename_class(old, new))
 
     def join_classes(self, labels: Iterable[Any], into: Any) -> Self:
         """Make several classes one: the model is, exactly, the one that was taught with one label for all their samples.
@@ -821,7 +906,13 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 on_step=log_tenths if self.verbose > 1 else None,
                 checkpoint=checkpoint,
             )
-            held = len(every.y) < _HELD and (model is None or first is not None) and work.fits_vectors
+            # A map that is made again would be another one than that of the sums of a lesson.
+            held = (
+                not parameters.keep_lessons
+                and len(every.y) < _HELD
+                and (model is None or first is not None)
+                and work.fits_vectors
+            )
             kept = every.copied() if held else None
         if self.verbose:
             _log.info("learned %d samples in %.2f s; %d classes seen", len(samples.y), report.seconds, len(work.labels))
@@ -922,6 +1013,18 @@ def merge(models: Iterable[CLDNetClassifier | Statistics], *, allow_duplicates: 
             result._model = base._fitted()  # shared, since merging makes a copy
             return result.merge([*parts[:number], *parts[number + 1 :]], allow_duplicates=allow_duplicates)
     raise ValueError("merge needs a classifier among its models, for its feature map: statistics have none.")
+
+
+def _warn_of_trace(labels: Sequence[Any]) -> None:
+    """Warn that the map was fitted when labels came whose samples are being taken off."""
+    if labels:
+        warnings.warn(
+            f"The feature map was fitted when labels {labels[:6]} came, perhaps on some of these samples: they are gone "
+            "from the sums, but their trace in the map's few statistics stays. To leave none, pass a map that was fitted "
+            "on other data: backbone=map.",
+            MapTraceWarning,
+            stacklevel=3,
+        )
 
 
 def note_date(clf: CLDNetClassifier, labels: Any, date: str) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cldnet.data.arrays import Samples
 from cldnet.data.labels import LabelTable
+from cldnet.estimator.history import HISTORY_BYTES, History
 
 #: Bytes of a lesson's id, of a sample's receipt and of a salt.
 DIGEST_BYTES = 16
@@ -92,6 +93,9 @@ class Lesson:
     _total: int = 0
     _samples: int = 0
     _recorded: bytes | None = None  # the id after the last call, which that after the next one replaces
+    name: str | None = None
+    apart: bool = False  # whether it was opened by name or as a block, rather than by a single call
+    number: int | None = None  # in the model's history, after the first call
 
     def add(self, samples: Samples, digests: Sequence[bytes]) -> None:
         """Add the samples of one call that have a weight."""
@@ -113,6 +117,20 @@ class Lesson:
     def forgotten(self, lessons: Lessons) -> Lessons:
         """Record in a model's lessons that this one was forgotten."""
         return lessons if self._id is None else self._record(lessons, _forgotten(self._id), self._id)
+
+    def noted(self, history: History, action: str, counts: Mapping[Any, int]) -> History:
+        """Record the samples of one call in a model's history, after the lesson itself was recorded."""
+        one = None if self._id is None or action != "learned" else self._id.hex()
+        history, self.number = history.noted(
+            action,
+            counts,
+            number=self.number,
+            name=self.name,
+            apart=self.apart,
+            digest=one,
+            repeated=one is not None and self._recorded is None,
+        )
+        return history
 
     def _record(self, lessons: Lessons, one: bytes, opposite: bytes) -> Lessons:
         """Replace the id of the lesson's earlier calls, and the opposite of the new one."""
@@ -250,6 +268,21 @@ def read_lessons(
     if said is None:
         return lessons, None, others
     return lessons, Receipts.from_tensor(tensors["receipts"], said, labels.to_json()["labels"]), others
+
+
+def write_history(history: History) -> Tensor:
+    """What a file keeps of a history, in a fixed number of bytes."""
+    return torch.frombuffer(bytearray(history.to_bytes()), dtype=torch.uint8)
+
+
+def read_history(tensors: dict[str, Tensor], labels: LabelTable) -> History:
+    """Take what `write_history` wrote out of a file's tensors, as untrusted input; older files do not have it."""
+    written = tensors.pop("history", None)
+    if written is None:
+        return History()
+    if (written.dtype, tuple(written.shape)) != (torch.uint8, (HISTORY_BYTES,)):
+        raise ValueError(f"its history should be {HISTORY_BYTES} bytes")
+    return History.from_bytes(written.numpy().tobytes(), labels.kind)
 
 
 def _forgotten(one: bytes) -> bytes:

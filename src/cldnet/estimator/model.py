@@ -20,12 +20,23 @@ from torch import Tensor, nn
 
 import cldnet.storage as store
 from cldnet.data.arrays import Samples
-from cldnet.data.labels import Inputs, LabelTable
+from cldnet.data.labels import Inputs, LabelTable, as_labels
 from cldnet.data.sentences import TEXT_ADVICE
 from cldnet.data.sparse import WIDTH
 from cldnet.device import bearable_threads, memory_limit, resolve_dtype
 from cldnet.estimator.footprint import Footprint, footprint
-from cldnet.estimator.lessons import Lesson, Lessons, Receipts, read_lessons, sample_digests, write_lessons
+from cldnet.estimator.history import HISTORY_BYTES, History
+from cldnet.estimator.kept import KeptSums, read_kept, write_kept
+from cldnet.estimator.lessons import (
+    Lesson,
+    Lessons,
+    Receipts,
+    read_history,
+    read_lessons,
+    sample_digests,
+    write_history,
+    write_lessons,
+)
 from cldnet.estimator.statistics import Statistics, merged_inputs
 from cldnet.math.basis import largest_cosine, reachable_gamma
 from cldnet.math.calibration import Calibration, known_probability
@@ -86,6 +97,7 @@ class ModelParameters:
     dtype: str
     gram: str | int = "full"
     receipts: bool = False
+    keep_lessons: int = 0
 
     def __post_init__(self) -> None:
         if self.solver not in SOLVERS:
@@ -116,6 +128,18 @@ class ModelParameters:
                 f"receipts={shown(self.receipts)} should be False, or True for solver='exact', which can forget samples."
             )
         object.__setattr__(self, "receipts", bool(self.receipts))
+        check_integer("keep_lessons", self.keep_lessons, least=0)
+        object.__setattr__(self, "keep_lessons", int(self.keep_lessons))
+        unfit = {
+            "solver='hbo', which learns by gradient steps": self.solver != "exact",
+            f"a sketch (gram={self.gram!r}), from which nothing can be subtracted": not isinstance(self.gram, str),
+            "receipts=True, since receipts are not kept by lesson": self.receipts,
+        }
+        for reason, is_so in unfit.items():
+            if self.keep_lessons and is_so:
+                raise ValueError(
+                    f"keep_lessons={self.keep_lessons} should be 0 with {reason}: the sums of a lesson cannot be taken back."
+                )
 
     def check_unchanged(self, now: ModelParameters) -> None:
         """Refuse parameters that were changed since the model was made."""
@@ -315,6 +339,8 @@ class Model:
     session: str | None = None  # digest of the last session that had a checkpoint
     lessons: Lessons = Lessons()
     receipts: Receipts | None = None  # if the model was asked to keep them
+    history: History = History()
+    kept: tuple[KeptSums, ...] = ()  # sums of the last lessons, if the model was asked to keep them
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         renamed = {"structure": "parameters", "borrowed": "merged_map_labels"}  # in pickles of version 0.1
@@ -391,6 +417,7 @@ class Model:
         A model that was restarted learns its ``first`` samples again in the same task. They have been counted before.
         """
         begins, every = not len(self.labels), samples if first is None else Samples.joined([first, samples])
+        before = self._sums_before() if self.parameters.keep_lessons else None
         self.labels.learn(samples.y)
         task, progress, session = self._task(every, self.labels.rows(every.y)), None, self.session
         grows = self._make_room()
@@ -410,13 +437,36 @@ class Model:
             tested = torch.arange(count, device=self.device) * len(task) // count
             self._check_learned(task.x[tested], task.y[tested])
         self.labels.count_samples(samples.y, samples.weight)
-        lessons, receipts = self.lessons, self.receipts
+        lessons, receipts, counts = self.lessons, self.receipts, samples.counts()
         if self.learner.keeps_sums:  # only such models are merged, and forget samples
             digests = sample_digests(samples)
             lesson.add(samples, digests)
             lessons = lesson.learned(lessons)
             receipts = None if receipts is None else receipts.learned(samples, digests)
-        return replace(self, session=session, lessons=lessons, receipts=receipts).with_size(asked=grows), report
+        history = lesson.noted(self.history, "learned", counts)
+        work = replace(self, session=session, lessons=lessons, receipts=receipts, history=history)
+        if before is not None:
+            work = work._keeping(before, lesson, counts)
+        return work.with_size(asked=grows), report
+
+    def _sums_before(self) -> dict[str, Tensor]:
+        """The sums as they are, which learning leaves alone."""
+        second = copy.deepcopy(self.exact.second)  # shared until either side changes
+        sums = {name: tensor.clone() for name, tensor in self.exact.sums().items() if not name.startswith("second.")}
+        return {**sums, **{f"second.{name}": tensor for name, tensor in second.state_dict().items()}}
+
+    def _keeping(self, before: Mapping[str, Tensor], lesson: Lesson, counts: Mapping[Any, int]) -> Model:
+        """Keep what the sums have gained in a call, together with what they gained in the lesson's earlier calls."""
+        assert lesson.number is not None
+        rows = self.labels.rows(list(counts)).tolist()
+        gained = KeptSums.between(lesson.number, counts, rows, before, self.exact.sums())
+        earlier = next((one for one in self.kept if one.number == lesson.number), None)
+        others = [one for one in self.kept if one is not earlier]
+        kept = (*others, gained if earlier is None else earlier.plus(gained))[-self.parameters.keep_lessons :]
+        records = {record.number: record for record in self.history.records}
+        if earlier is None and records[lesson.number].total > sum(counts.values()):
+            kept = self.kept  # those of its earlier calls were dropped, and a part of a lesson cannot be taken back
+        return replace(self, kept=tuple(one for one in kept if one.number in records))
 
     def _make_room(self) -> bool:
         """Reserve memory for the classes of the labels if they have outgrown it; whether they had."""
@@ -471,7 +521,7 @@ class Model:
         return replace(self, parameters=replace(self.parameters, capacity=capacity)).with_size(asked=True)
 
     def forget(self, samples: Samples, lesson: Lesson, allow_duplicates: bool = False) -> Model:
-        """Subtract samples. A class without any weight left leaves the labels; its row stays reserved."""
+        """Subtract samples. A class without any weight left leaves the model, and its room is free."""
         numbers, digests = self.labels.known_rows(samples.y), sample_digests(samples)
         lesson.add(samples, digests)
         if self.receipts is None and not allow_duplicates:
@@ -482,11 +532,31 @@ class Model:
         known = sum(count or 0 for count in self.labels.counts.values()) if receipts is None else 0
         self.exact.forget(self._task(samples, numbers), self.labels.to_json()["labels"], known)
         self.labels.count_samples(samples.y, samples.weight, sign=-1)
+        lessons = lesson.forgotten(self.lessons)
+        history = lesson.noted(self.history, "forgot", samples.counts())
+        work = replace(self, receipts=receipts, lessons=lessons, history=history, kept=())
+        return work._without_empty(dict(zip(samples.y.tolist(), numbers.tolist(), strict=True)))
+
+    def _without_empty(self, rows: Mapping[Any, int]) -> Model:
+        """Remove those of some classes that have no weight left."""
         weights = self.exact.class_weights.cpu()
-        for label, row in dict(zip(samples.y.tolist(), numbers.tolist(), strict=True)).items():
-            if weights[row] == 0:
-                self.labels.retire(label)
-        return replace(self, receipts=receipts, lessons=lesson.forgotten(self.lessons))
+        return self._without([label for label, row in rows.items() if weights[row] == 0])
+
+    def _without(self, labels: Sequence[Any]) -> Model:
+        """Remove classes without samples and give their room back. Of their labels, at most a trace in the map is left."""
+        if not labels:
+            return self
+        traced, before = self.map_labels.intersection(labels), self.learner.setting.capacity
+        rows = torch.from_numpy(self.labels.remove(labels)).to(self.device)
+        self.exact.drop(rows, self.parameters.room(len(self.labels)))
+        work = replace(
+            self,
+            merged_map_labels=self.merged_map_labels | traced,
+            receipts=None if self.receipts is None else self.receipts.joined(labels, None),
+            history=self.history.relabelled({}, gone=labels),
+            kept=tuple(one.relabelled({}, gone=labels) for one in self.kept),
+        )
+        return work if self.learner.setting.capacity == before else work.with_size(asked=True)
 
     def _check_weights(self, samples: Samples, numbers: NDArray[np.int64]) -> None:
         """Refuse weights other than 1 for classes that were learned without weights: they would leave fractions.
@@ -505,23 +575,87 @@ class Model:
         """Drop a class's sum, its label and its receipts."""
         (row,) = self.labels.known_rows([label])
         self.exact.forget_class(int(row))
-        self.labels.retire(label)
-        return replace(self, receipts=None if self.receipts is None else self.receipts.joined([label], None))
+        (label,) = as_labels([label]).tolist()
+        history, _ = self.history.noted("forgot", {label: self.labels.counts[label] or 0})
+        return replace(self, history=history, kept=())._without([label])
+
+    def undo(self, lesson: int | str | None) -> Model:
+        """Take a lesson back, by its number or its name, or the last one: subtract the sums that were kept of it."""
+        taken = self.kept_of(lesson)
+        numbers = self.labels.known_rows(list(taken.labels))
+        sums = {name: tensor.to(self.device) for name, tensor in taken.tensors.items()}
+        self.exact.subtract_sums(sums, torch.from_numpy(numbers).to(self.device))
+        self.check_finite()
+        self.labels.add_counts({label: -count for label, count in zip(taken.labels, taken.counts, strict=True)})
+        record = next(one for one in self.history.records if one.number == taken.number)
+        history, lessons = self.history.undone(taken.number), self.lessons
+        if (
+            record.digest is not None
+            and not record.repeated
+            and all(one.digest != record.digest for one in history.records)
+        ):
+            lessons = lessons.removed(bytes.fromhex(record.digest))
+        kept = tuple(one for one in self.kept if one is not taken)
+        work = replace(self, history=history, lessons=lessons, kept=kept)
+        return work._without_empty(dict(zip(taken.labels, numbers.tolist(), strict=True)))
+
+    def kept_of(self, lesson: int | str | None) -> KeptSums:
+        """The sums of a lesson, or an error that says why they are not there and what to do."""
+        records = self.history.records
+        found = [one for one in records if lesson is None or lesson in (one.number, one.name)]
+        if not found:
+            known = ", ".join(str(one.number) for one in records[-6:]) or "none"
+            which = "to take back" if lesson is None else f"{lesson!r:.80}"
+            raise ValueError(f"There is no lesson {which} in the model's history. The last ones are: {known}.")
+        record = found[-1]
+        kept = next((one for one in self.kept if one.number == record.number), None)
+        if kept is None:
+            last = self.parameters.keep_lessons
+            why = f"the last {last}, until it forgets something else or noise is added" if last else "none"
+            raise ValueError(
+                f"The sums of lesson {record.number} ({record.date}) are not there: the model keeps those of "
+                f"{why}. Forget the lesson with its data: clf.forget(X, y), or `cldnet forget MODEL FOLDER`. A new model keeps "
+                "the sums of its last N lessons with keep_lessons=N (--keep-lessons N), at 4 · features² bytes of memory each."
+            )
+        return kept
+
+    def rename_class(self, old: Any, new: Any) -> Model:
+        """Give a class another label, wherever the model has it."""
+        traced = self.merged_map_labels
+        self.labels.rename(old, new)
+        old, new = as_labels([old, new]).tolist()
+        traced = frozenset(new if label == old else label for label in traced)
+        return replace(self, merged_map_labels=traced)._relabelled([old], new)
+
+    def _relabelled(self, labels: Sequence[Any], into: Any) -> Model:
+        """Give what is known of some labels beside the sums to another one."""
+        moved = dict.fromkeys(labels, into)
+        return replace(
+            self,
+            receipts=None if self.receipts is None else self.receipts.joined(labels, into),
+            history=self.history.relabelled(moved),
+            kept=tuple(one.relabelled(moved) for one in self.kept),
+        )
 
     def join_classes(self, labels: Sequence[Any], into: Any) -> Model:
         """Move the samples of some classes to another one; if the map was fitted on some, it was on that one's."""
-        traced = self.merged_map_labels | ({into} if self.map_labels.intersection(labels) else set())
+        (into,) = as_labels([into]).tolist()
+        traced = {into} if self.map_labels.intersection(labels) else set()
         rows = self.labels.known_rows(labels).tolist()
-        (row,) = self.labels.learn([into])
-        grows = self._make_room()
-        self.exact.join(rows, int(row))
+        if into not in self.labels:  # it takes the place of the first, so that there is room
+            first, *labels = labels
+            return self.rename_class(first, into)._joined(labels, into, rows[1:], traced)
+        self.labels.learn([into])
+        return self._joined(labels, into, rows, traced)
+
+    def _joined(self, labels: Sequence[Any], into: Any, rows: Sequence[int], traced: Set[Any]) -> Model:
+        (row,) = self.labels.known_rows([into]).tolist()
+        self.exact.join(rows, row)
         counts = self.labels.counts
         for label in labels:
-            self.labels.retire(label)
             self.labels.add_counts({into: counts[label]})
-        receipts = None if self.receipts is None else self.receipts.joined(labels, into)
-        joined = replace(self, merged_map_labels=traced, receipts=receipts)
-        return joined.with_size(asked=True) if grows else joined
+        joined = replace(self._relabelled(labels, into), merged_map_labels=self.merged_map_labels | traced)
+        return joined._without(labels)
 
     def add_noise(self, labels: Iterable[Any], deviation: float, source: torch.Generator) -> Model:
         """Move all samples of each class by one random vector of that standard deviation."""
@@ -529,7 +663,7 @@ class Model:
             noise = torch.randn(self.exact.class_width, generator=source, dtype=torch.float64) * deviation
             self.exact.move(row, noise.to(self.device))
         self.check_finite()
-        return self
+        return replace(self, kept=())
 
     def merge(self, other: Statistics, allow_duplicates: bool = False) -> Model:
         """Add sums that were made over the same map, or say why they cannot be added."""
@@ -544,6 +678,7 @@ class Model:
             merged_map_labels=self.merged_map_labels | other.fitted_on,
             receipts=None if self.receipts is None else self.receipts.merged(other.receipts),
             lessons=self.lessons.merged(other.lessons),
+            history=self.history.merged(other.history, {label: n for label, n in other.labels.counts.items() if n}),
         ).with_size(asked=grows)
 
     # The methods below change nothing.
@@ -557,7 +692,7 @@ class Model:
         sums, live = self.exact.sums(), torch.from_numpy(np.sort(self.labels.columns)).to(self.device)
         sums |= {name: sums[name][live] for name in ("class_sums", "class_weights")}
         tensors = {name: tensor.detach().cpu() for name, tensor in sums.items()}
-        known = self.map_labels, self.lessons, self.receipts
+        known = self.map_labels, self.lessons, self.receipts, self.history
         return Statistics(self.map_id, self.parameters.gram, self.inputs, table, tensors, *known)
 
     @property
@@ -648,6 +783,8 @@ class Model:
         kept = footprint(self.learner, labels=len(str(labels).encode()))
         more = {"lesson ids": self.lessons.to_tensor().numel()} if self.learner.keeps_sums else {}
         more |= {} if self.receipts is None else {"receipts": self.receipts.to_tensor(labels)[0].numel()}
+        more |= {"history": HISTORY_BYTES}
+        more |= {"kept lessons": sum(one.bytes for one in self.kept)} if self.kept else {}
         return replace(kept, bytes=kept.bytes | more)
 
     @property
@@ -692,10 +829,13 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
         "map": None,
         "integers": [],
         **left_out,
+        "kept": [],
     }
+    tensors["history"] = write_history(model.history)
     if learner.keeps_sums:
         more, described = write_lessons(model.lessons, model.receipts, model.labels)
-        tensors, manifest = tensors | more, manifest | described
+        kept, manifest["kept"] = write_kept(model.kept)
+        tensors, manifest = tensors | more | kept, manifest | described
         if isinstance(backbone, str):
             manifest["map"] = model.exact.features.describe()
         model.exact.settle()  # so that this model answers as the one that is loaded
@@ -750,10 +890,14 @@ class SavedModel:
             raise ValueError(f"{session!r:.80} is not a session's digest")
         lessons, receipts, state = read_lessons(widened(tensors, manifest["integers"]), manifest, labels)
         state = with_encoders(state, manifest)
+        history = read_history(state, labels)
         if (receipts is not None) != parameters["receipts"]:
             raise ValueError("it has receipts and says that it keeps none, or the other way round")
         solution = {name.removeprefix(_SOLUTION): state.pop(name) for name in [*state] if name.startswith(_SOLUTION)}
         check_values(solution)
+        kept, state = read_kept(state, manifest["kept"], labels, history, parameters["gram"])
+        if len(kept) > parameters["keep_lessons"]:
+            raise ValueError("it keeps the sums of more lessons than it says")
         backbone = parameters.get("backbone", "auto")
         named = isinstance(backbone, str) and module is None and manifest["map"] is not None
         description = backbone if isinstance(backbone, Mapping) and module is None else None
@@ -768,6 +912,8 @@ class SavedModel:
             "session": session,
             "lessons": lessons,
             "receipts": receipts,
+            "history": history,
+            "kept": kept,
         }
         fitted = manifest["fitted_map"]
         return cls(parameters, description, state, solution, mark, inputs, stream["tasks"], fitted, known)
@@ -843,7 +989,7 @@ def load_model(
 def _not_to_predict(names: Set[str]) -> Set[str]:
     """Tensors that predictions do not need: with a solution, the sums of products that it was solved from."""
     solved = any(name.startswith(_SOLUTION) for name in names)
-    return {name for name in names if solved and name.startswith("second.")}
+    return {name for name in names if name.startswith("kept.") or (solved and name.startswith("second."))}
 
 
 def _check_saved_parameters(parameters: Mapping[str, Any]) -> None:

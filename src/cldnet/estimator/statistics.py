@@ -12,7 +12,8 @@ from torch import Tensor
 
 import cldnet.storage as store
 from cldnet.data.labels import Inputs, LabelTable
-from cldnet.estimator.lessons import Lessons, Receipts, read_lessons, write_lessons
+from cldnet.estimator.history import History
+from cldnet.estimator.lessons import Lessons, Receipts, read_history, read_lessons, write_history, write_lessons
 from cldnet.methods.mapped import SecondMoments, moments_for, moments_from, upgraded
 from cldnet.storage.validation import check_tensors, check_values, describe_error, read_labels
 from cldnet.version import __version__
@@ -44,6 +45,8 @@ class Statistics:
         Labels of the samples that the map was fitted on, as far as these sums know.
     lessons : Lessons
         Ids of the lessons learned last. Sums that share one are not added, since its samples would count twice.
+    history : History
+        Records of the lessons, as the model had them.
     receipts : Receipts or None
         A salted digest of each sample, if the model was asked to keep them.
 
@@ -70,6 +73,7 @@ class Statistics:
     fitted_on: frozenset[Any] = frozenset()
     lessons: Lessons = Lessons()
     receipts: Receipts | None = None
+    history: History = History()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({**state, "tensors": upgraded(state["tensors"])})
@@ -152,7 +156,9 @@ class Statistics:
         receipts = None if self.receipts is None else self.receipts.merged(other.receipts)
         inputs, fitted_on = merged_inputs(self.inputs, other.inputs), self.fitted_on | other.fitted_on
         self.tensors, self.labels, self.inputs, self.fitted_on = tensors, labels, inputs, fitted_on
+        counts = {label: count for label, count in other.labels.counts.items() if count}
         self.lessons, self.receipts = self.lessons.merged(other.lessons), receipts
+        self.history = self.history.merged(other.history, counts)
         return self
 
     def __iadd__(self, other: Statistics) -> Statistics:
@@ -177,6 +183,7 @@ class Statistics:
             "fitted_on": sorted(self.fitted_on),
         }
         tensors, described = write_lessons(self.lessons, self.receipts, self.labels)
+        tensors["history"] = write_history(self.history)
         store.write(path, self.tensors | tensors, manifest | described, type(self)._read)
 
     @classmethod
@@ -196,8 +203,8 @@ class Statistics:
             raise ValueError(f"{map_id!r:.80} is not the id of a feature map")
         inputs, fitted_on = Inputs.from_json(manifest["inputs"]), read_labels(manifest["fitted_on"], labels)
         lessons, receipts, sums = read_lessons(tensors, manifest, labels)
-        sums = upgraded(sums)
-        stats = cls(map_id, gram, inputs, labels, sums, fitted_on, lessons, receipts)
+        history, sums = read_history(sums, labels), upgraded(sums)
+        stats = cls(map_id, gram, inputs, labels, sums, fitted_on, lessons, receipts, history)
         count, width = len(labels), stats.width
         if width > max(tensor.numel() for tensor in sums.values()):
             raise ValueError(f"{width} features have more second moments than it has")  # and take hours to count

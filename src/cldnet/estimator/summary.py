@@ -11,7 +11,8 @@ from typing import Any
 from cldnet.storage.header import Entry, describe_content_error, read_header
 
 #: What each tensor is, by the first part of its name, besides those that the recorded sizes have.
-_KINDS = {"lessons": "lesson ids", "receipts": "receipts", "solution": "solution"}
+_KINDS = {"lessons": "lesson ids", "receipts": "receipts", "solution": "solution", "history": "history"}
+_KINDS |= {"kept": "kept lessons"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class ModelSummary:
     input_shape: tuple[int, ...]
     pixels: bool
     tasks: int
-    #: Classes that there is room for; None if there is no limit. Those forgotten still take theirs.
+    #: Classes that there is room for; None if there is no limit.
     room: int | None
     classes: tuple[ClassSummary, ...]
     bytes: Mapping[str, int]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -260,9 +260,7 @@ class Exact(MappedLearner):
             check_predictions(known, left, h[counted], task.y[counted])
         self._solved, self.rows, self.second = None, self.rows - taken.rows, left.second
         self.class_sums[:n], self.class_weights[:n] = left.class_sums, left.class_weights
-        if self.rows <= ROUNDING * taken.rows:  # rounding of weights may leave a rest
-            for tensor in (self.rows, *self.second.buffers()):
-                tensor.zero_()
+        self._clear_rest(taken.rows)
 
     def forget_class(self, row: int) -> None:
         """Remove a class's sum and weight: it is never predicted again. ``G`` still contains its samples."""
@@ -294,6 +292,18 @@ class Exact(MappedLearner):
         self.second.add((mean + by)[None], weight)
         self.class_sums[row] += weight * by
 
+    def drop(self, rows: Tensor, capacity: int) -> None:
+        """Give back the room of classes: those behind them move up. ``capacity`` is how many have room from now on."""
+        kept = torch.ones(self.seen, dtype=torch.bool, device=rows.device).index_fill_(0, rows, False).nonzero()[:, 0]
+        self._solved, self.setting = None, replace(self.setting, capacity=capacity)
+        for name in ("class_sums", "class_weights"):
+            sums = getattr(self, name)
+            room = sums.new_zeros(capacity, *sums.shape[1:])
+            room[: len(kept)] = sums[kept]
+            setattr(self, name, room)
+        self.counters[1] = len(kept)
+        self.first_classes -= (rows < self.first_classes).sum()
+
     def sums(self) -> dict[str, Tensor]:
         """All that was learned, without the map, for another learner to `merge_sums`. The tensors are not copied."""
         second = {f"second.{name}": tensor for name, tensor in self.second.state_dict().items()}
@@ -309,6 +319,25 @@ class Exact(MappedLearner):
         self.class_weights.index_add_(0, rows_of, other_sums["class_weights"].clone())
         self.rows += other_sums["rows"]
         self.counters[1] = max([self.seen, *(rows_of + 1).tolist()])
+
+    @torch.no_grad()
+    def subtract_sums(self, sums: Mapping[str, Tensor], rows_of: Tensor) -> None:
+        """Take back sums that were added, to what was there before; class ``j`` of them is class ``rows_of[j]`` here."""
+        self._solved = None
+        self.second.merge(moments_from(self.config.gram, self.class_width, sums, prefix="second."), sign=-1.0)
+        slack = ROUNDING * self.class_weights
+        self.class_sums.index_add_(0, rows_of, sums["class_sums"], alpha=-1)
+        self.class_weights.index_add_(0, rows_of, sums["class_weights"], alpha=-1)
+        gone = self.class_weights <= slack  # rounding of weights may leave a rest
+        self.class_sums[gone], self.class_weights[gone] = 0.0, 0.0
+        self.rows -= sums["rows"]
+        self._clear_rest(sums["rows"])
+
+    def _clear_rest(self, taken: Tensor) -> None:
+        """Leave no rest of rounding when everything was taken off."""
+        if self.rows <= ROUNDING * taken:
+            for tensor in (self.rows, *self.second.buffers()):
+                tensor.zero_()
 
     @property
     def ridge(self) -> RidgeSolution:

@@ -47,8 +47,22 @@ def _from_4(manifest: Manifest) -> Manifest:
     return {"map": None, "integers": [], **manifest} if manifest.get("kind") == "model" else manifest
 
 
+def _from_5(manifest: Manifest) -> Manifest:
+    """Version 5 had neither a history of lessons, which is a tensor, nor sums of single lessons."""
+    parameters = manifest.get("parameters")
+    if manifest.get("kind") == "model" and isinstance(parameters, dict):
+        manifest = {**manifest, "parameters": {**parameters, "keep_lessons": 0}, "kept": []}
+    return manifest
+
+
 #: The step from each version to the next.
-MIGRATIONS: Mapping[int, Callable[[Manifest], Manifest]] = {1: _from_1, 2: _from_2, 3: _from_3, 4: _from_4}
+MIGRATIONS: Mapping[int, Callable[[Manifest], Manifest]] = {
+    1: _from_1,
+    2: _from_2,
+    3: _from_3,
+    4: _from_4,
+    5: _from_5,
+}
 #: The version that is written now.
 NEWEST = max(MIGRATIONS) + 1
 
