@@ -172,7 +172,7 @@ def test_sizes_and_counts_survive_the_file_and_an_extension_is_no_growth(solver:
         (2, True),
     ]
     assert audit.promises[0].holds
-    assert "only to make room for classes, after task 2" in audit.promises[0].reason
+    assert "only with the room for classes, after task 2" in audit.promises[0].reason
 
 
 def test_a_file_of_an_old_version_says_what_is_unknown() -> None:

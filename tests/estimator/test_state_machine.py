@@ -346,6 +346,8 @@ class Machine(RuleBasedStateMachine):
         else:
             pieces()
             self.ledger.learn(learned.entries)
+            if learned.entries:
+                self.ledger.keep(self.clf.lessons_[-1].number, learned.entries)
         assert not self.path.exists()
 
     @precondition(lambda self: self.ledger.classes)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, models, photos, results, run, tune
+from cldnet.cli import bench, datasets, lessons, models, photos, results, run, tune
 from cldnet.cli.show import printable
 from cldnet.version import __version__
 
@@ -30,6 +30,11 @@ app.command("eval")(photos.eval_command)
 app.command("inspect")(models.inspect_command)
 app.command("forget")(photos.forget_command)
 app.command("merge")(models.merge_command)
+app.command("lessons")(lessons.lessons_command)
+app.command("undo")(lessons.undo_command)
+app.command("rename")(lessons.rename_command)
+app.command("join")(lessons.join_command)
+app.command("extend")(lessons.extend_command)
 app.command("export")(models.export_command)
 app.command()(bench.demo)
 app.command("run")(run.run_command)

@@ -277,6 +277,18 @@ def save_solved(clf: CLDNetClassifier, path: Path) -> None:
     clf.save(path)
 
 
+def label_of(clf: CLDNetClassifier, text: str) -> Any:
+    """A label given as text, in the type of the model's labels."""
+    kind = clf.model_.labels.kind
+    if kind == "bool" and text in ("True", "False"):
+        return text == "True"
+    try:
+        value = {"int": int, "float": float}[kind or ""](text)
+    except (KeyError, ValueError):
+        return text  # if that is not the type of the labels, whoever looks for the label says so
+    return value
+
+
 def loaded(model: Path) -> CLDNetClassifier:
     """Load a model, or say why a command cannot."""
     with importing():

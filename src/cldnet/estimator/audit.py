@@ -405,12 +405,19 @@ class Audit:
     single: tuple[Any, ...] = ()  # classes with one sample, whose sum is that sample's features
     moved: tuple[Any, ...] = ()  # classes whose sums were moved by noise
     solved: tuple[int, int] | None = None  # features and classes of the solution, which follows from what is stored
+    most_lessons: int = 0  # of how many lessons the model keeps the sums
+    lessons: tuple[tuple[int, dict[Any, int]], ...] = ()  # lessons whose sums are kept, and their samples by class
     solution_error: float | None = None  # of a solution that was there, against one made again from the sums
 
     @property
     def revealing(self) -> dict[Any, int]:
         """Classes with fewer than `FEW` samples, whose sums may reveal one of them."""
         return {label: count for label, count in self.counts.items() if count is not None and count < FEW}
+
+    @property
+    def revealing_lessons(self) -> list[tuple[int, Any, int]]:
+        """Lessons whose sums are kept, with each class of fewer than `FEW` samples, and their number."""
+        return [(one, label, n) for one, counts in self.lessons for label, n in counts.items() if 0 < n < FEW]
 
     @property
     def like(self) -> list[Finding]:
@@ -443,13 +450,17 @@ class Audit:
         total = sum(changes[-1].bytes.values())
         reason = f"{total:,} bytes, constant from task {changes[0].tasks} to task {self.tasks}."
         if changes[-1].asked:
-            reason += f" It grew only to make room for classes, after task {changes[-1].tasks}."
+            reason += f" It changed only with the room for classes, after task {changes[-1].tasks}."
         kept = self.footprint.bytes.get("receipts")
         if kept is not None:
             reason += (
                 f" In addition, there are {kept:,} bytes of receipts (receipts=True), a salted digest per sample: they grow "
                 "with the samples, and let anyone who has the file and a sample test whether that sample was learned."
             )
+        kept = self.footprint.bytes.get("kept lessons")
+        if kept is not None:
+            number = f"{len(self.lessons)} lesson{'s' * (len(self.lessons) > 1)}"
+            reason += f" In addition, there are {kept:,} bytes of sums of {number} (keep_lessons={self.most_lessons})."
         return True, reason
 
     def _similarity(self) -> tuple[bool | None, str]:
@@ -457,6 +468,10 @@ class Audit:
             labels = _some([repr(label) for label in self.single])
             reason = f"The sum of a class with one sample is that sample's features, whatever is compared: {labels}."
             return False, reason
+        alone = [f"lesson {number} ({label!r})" for number, label, count in self.revealing_lessons if count == 1]
+        if alone:
+            reason = "The sums kept of a lesson with one sample of a class are that sample's features, whatever is compared: "
+            return False, f"{reason}{_some(alone)}."
         if self.findings is None:
             return None, "There were no training samples to compare with: pass them to check this."
         scope = (
@@ -484,6 +499,11 @@ class Audit:
     @property
     def examples(self) -> str:
         """Which classes have so few samples that their sums may reveal one, and what to do about it."""
+        few = [f"lesson {number} ({label!r}: {count})" for number, label, count in self.revealing_lessons]
+        lessons = f" So may the sums that are kept of {_some(few)}: forget them with their samples." if few else ""
+        return self._few_samples() + lessons
+
+    def _few_samples(self) -> str:
         unknown = [repr(label) for label, count in self.counts.items() if count is None]
         if self.revealing:
             noise = {label: ", moved by noise" for label in self.moved}
@@ -556,6 +576,7 @@ class Audit:
             "moved": list(self.moved),
             "solved": None if self.solved is None else list(self.solved),
             "solution_error": self.solution_error,
+            "kept_lessons": [[number, [*map(list, counts.items())]] for number, counts in self.lessons],
             "examples": self.examples,
             "limit": LIMIT,
             "few": FEW,
@@ -618,6 +639,8 @@ def audit_model(model: Model, x: Tensor | None, rows: int | None, seed: int, on_
         single=single,
         moved=tuple(moved),
         solved=solved,
+        most_lessons=model.parameters.keep_lessons,
+        lessons=tuple((kept.number, dict(sorted(zip(kept.labels, kept.counts, strict=True)))) for kept in model.kept),
         solution_error=error,
     )
 

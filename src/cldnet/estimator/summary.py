@@ -1,14 +1,15 @@
-"""What the header of a model's file says of the model: classes, backbone, sizes. Nothing here imports torch."""
+"""What a model's file says of the model without loading it: classes, backbone, sizes, lessons. Nothing here imports torch."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cldnet.storage.header import Entry, describe_content_error, read_header
+from cldnet.estimator.history import HISTORY_BYTES, History, LessonRecord
+from cldnet.storage.header import Entry, describe_content_error, read_header, read_part
 
 #: What each tensor is, by the first part of its name, besides those that the recorded sizes have.
 _KINDS = {"lessons": "lesson ids", "receipts": "receipts", "solution": "solution", "history": "history"}
@@ -66,6 +67,17 @@ def read_summary(path: str | os.PathLike[str]) -> ModelSummary | None:
         return ModelSummary(
             solver, backbone, shape, inputs["pixels"] is True, _count(stream["tasks"]), room, classes, sizes
         )
+
+
+def read_lessons(path: str | os.PathLike[str]) -> list[LessonRecord]:
+    """Read the history of a model's lessons from its file, after its checksum was verified; older files have none."""
+    content, manifest = read_part(path, "history", HISTORY_BYTES)
+    with describe_content_error(path, "model"):
+        if manifest["kind"] != "model":
+            raise ValueError(f"it is a file of another kind, {manifest['kind']!r:.80}")
+        history = History.from_bytes(content, manifest["labels"]["kind"]) if content else History()
+        kept = {_count(one["number"]) for one in manifest["kept"]}
+    return [replace(record, kept=record.number in kept) for record in history.records]
 
 
 def _count(number: Any) -> int:

@@ -92,6 +92,18 @@ def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, Entry], dict[st
     return {entry.name: entry for entry in opened.entries}, manifest
 
 
+def read_part(path: str | os.PathLike[str], name: str, size: int) -> tuple[bytes, dict[str, Any]]:
+    """Read a manifest and the content of one tensor of up to so many bytes, which is empty if it is not there."""
+
+    def read(file: BufferedReader, length: int) -> tuple[tuple[Opened, bytes], dict[str, str]]:
+        opened, texts = Opened.read(file, length)
+        found = [entry for entry in opened.entries if entry.name == name and entry.end - entry.begin <= size]
+        return (opened, b"".join(bytes(piece) for entry in found for piece in opened._pieces(entry))), texts
+
+    (_, content), manifest = read_file(path, read, lambda manifest, read: read[0].digest(manifest))
+    return content, manifest
+
+
 def read_file(
     path: str | os.PathLike[str],
     read: Callable[[BufferedReader, int], tuple[_Content, Mapping[str, str]]],
