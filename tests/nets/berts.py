@@ -9,29 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-WORDS = [
-    "hello",
-    "there",
-    "good",
-    "morning",
-    "my",
-    "card",
-    "was",
-    "stolen",
-    "lost",
-    "where",
-    "is",
-    "it",
-    "play",
-    "some",
-    "music",
-    "turn",
-    "up",
-    "the",
-    "song",
-    "bye",
-    "now",
-]
+_PHRASES = "hello there good morning my card was stolen lost where is it play some music turn up the song bye now"
+WORDS = _PHRASES.split()
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 TINY |= {"max_position_embeddings": 24}
 
