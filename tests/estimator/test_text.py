@@ -47,9 +47,9 @@ def scores(clf: CLDNetClassifier) -> np.ndarray[Any, Any]:
 
 
 def test_classes_are_learned_call_by_call(folder: str) -> None:
-    clf = taught(folder)
+    clf = taught(folder, alpha=1e-3)  # hardly a penalty: the encoder was never trained
     assert clf.classes_.tolist() == ["card", "greet", "music"]
-    assert clf.score(X + MUSIC, [*Y, *["music"] * 4]) > 0.7  # of an encoder that was never trained
+    assert clf.predict(X + MUSIC).tolist() == [*Y, *["music"] * 4]
     assert clf.predict_proba(ASKED).shape == (4, 3)
     assert clf.known_probability(ASKED).shape == (4,)
     assert clf.predict(ASKED, reject=0.5).shape == (4,)
@@ -77,7 +77,9 @@ def test_sentences_are_forgotten_without_a_trace(folder: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", MapTraceWarning)  # nothing of a sentence is in the map
         clf.forget(MUSIC, ["music"] * 4)
-    assert np.array_equal(scores(clf), scores(make(folder).partial_fit(X, Y)))
+    other = make(folder).partial_fit(X, Y)
+    assert torch.equal(clf.statistics().tensors["class_sums"], other.statistics().tensors["class_sums"])
+    assert np.allclose(scores(clf), scores(other))
 
 
 def test_models_of_two_users_are_merged(folder: str) -> None:

@@ -59,8 +59,9 @@ def save_bert(folder: Path, seed: int = 0, *, pool: str | None = None, length: i
         torch.manual_seed(seed)
         config = transformers.BertConfig(**TINY, vocab_size=len(told["model"]["vocab"]))
         model = transformers.BertModel(config, add_pooling_layer=False)
-        for parameter in model.parameters():  # random weights of the usual size see next to nothing of a sentence
-            torch.nn.init.normal_(parameter, std=0.3)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:  # random weights of the usual size see next to nothing of a sentence
+                torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(folder)
     (folder / "tokenizer.json").write_text(json.dumps(told))
     if pool is not None:
