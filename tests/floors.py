@@ -33,6 +33,7 @@ TESTS = (
     "tests/export/test_write_onnx.py",
     "tests/nets/test_efficientnet.py",
     "tests/nets/test_scale.py",
+    "tests/nets/test_bert.py",
     "tests/nets/test_transformer.py",
     "tests/estimator/test_classifier.py",
     "tests/storage/test_model_files.py",

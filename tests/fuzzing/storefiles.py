@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import cldnet.storage as store
 from cldnet import CLDNetClassifier, load_map, merge, save_map
+from cldnet.data.sentences import TEXT_BYTES
 from cldnet.estimator.statistics import Statistics
 from cldnet.methods.fit import TaskCheckpoint
 from cldnet.nets import (
@@ -36,6 +37,7 @@ from cldnet.nets import (
 from cldnet.storage.checkpoint import SessionCheckpoint
 from fuzzing.guard import ViolationError, Watch, refusal, watched
 from fuzzing.mutations import VALUES, foreign, misplace, nested, spoil
+from nets.berts import save_bert
 
 #: How a file of a session is asked where it stands.
 Call = Callable[[SessionCheckpoint], TaskCheckpoint | None]
@@ -89,9 +91,12 @@ def _finite(numbers: Any) -> None:
 
 def _ask(clf: CLDNetClassifier, inputs: Any) -> None:
     """Ask all that can be asked, and teach some more."""
-    shape = (2, *clf._model.inputs.shape)  # type: ignore[union-attr]
-    pixels = clf._model.inputs.pixels  # type: ignore[union-attr]
-    x = inputs[:2] if inputs[:2].shape == shape else np.broadcast_to(np.uint8(0) if pixels else np.float64(0), shape)
+    known = clf._model.inputs  # type: ignore[union-attr]
+    shape = (2, *known.shape)
+    x: Any = SENTENCES[:2]
+    if not known.text:
+        same = np.shape(inputs[:2]) == shape
+        x = inputs[:2] if same else np.broadcast_to(np.uint8(0) if known.pixels else np.float64(0), shape)
     if prod(shape) > ASKED:
         return
     _finite(clf.decision_function(x))
@@ -227,6 +232,7 @@ def _load_session(path: Path) -> TaskCheckpoint:
 VIT = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
 PHOTOS = DRAW.integers(0, 256, (8, 3, 12, 12), dtype=np.uint8)
 LITE = {"net": "efficientnet-lite0", "size": 32}
+SENTENCES = [f"hello my card number {letter}" for letter in "abcdefgh"]
 
 
 def _vit(folder: Path, kind: str = "vit") -> str:
@@ -261,6 +267,20 @@ def _frozen(make: Callable[[Path], list[Any]], widths: tuple[int, ...] = ()) -> 
         CLDNetClassifier("hbo", net, **HBO).partial_fit(PHOTOS, np.arange(8) % 3).save(path)
 
     return replace(_model(_exact, PHOTOS), make=write)
+
+
+def _sentences(make: Callable[[str], Any]) -> Kind:
+    """A model over an encoder of sentences, which a function makes with the folder of one."""
+
+    def write(path: Path) -> None:
+        make(_bert(path.parent)).partial_fit(SENTENCES, np.arange(8) % 3).save(path)
+
+    return replace(_model(_exact, SENTENCES), make=write)
+
+
+def _bert(folder: Path) -> str:
+    """Save a text encoder with random weights in a folder, and name it."""
+    return str(folder / "bert") if (folder / "bert").exists() else save_bert(folder / "bert")
 
 
 def _expanded_map(path: Path) -> None:
@@ -346,6 +366,12 @@ PRETRAINED: dict[str, Kind] = {
         lambda folder: [{"net": _vit(folder), "adapt": 2, "pool": "mean"}, _vit(folder, "dinov2")]
     ),
     "map over a vit": replace(KINDS["map"], make=_expanded_map),
+    "exact over a bert": _sentences(
+        lambda bert: CLDNetClassifier(backbone=Expanded((TEXT_BYTES,), 12, seed=0, bodies=[bert]), **SMALL)
+    ),
+    "hbo over a frozen bert": _sentences(
+        lambda bert: CLDNetClassifier("hbo", FrozenNet((TEXT_BYTES,), (6,), seed=0, bodies=[bert]), **HBO)
+    ),
     "exact over efficientnet": _expanded(lambda folder: [LITE]),
 }
 KINDS |= PRETRAINED

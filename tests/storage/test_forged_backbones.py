@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.nets.berts import save_bert
 from tests.nets.vits import save_vit
 
 from cldnet import CLDNetClassifier, load_map, save_map, storage
+from cldnet.data.sentences import TEXT_BYTES
 from cldnet.nets import Expanded, FrozenNet, WhitenedPatches
 
 pytest.importorskip("transformers")
@@ -24,6 +27,7 @@ SHAPE = (3, 32, 32)
 SMALL: dict[str, Any] = {"capacity": 4, "random_state": 0, "n_threads": 1}
 SECONDS, ROOM = 5.0, 512 << 20
 KINDS = ("expanded", "frozen", "adapted", "map")
+TEXTS = ("text", "frozen text", "text map")
 
 
 class TooLongError(BaseException):
@@ -89,19 +93,27 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, body in {"frozen": vit, "adapted": {"net": vit, "adapt": 1}}.items():
         CLDNetClassifier("hbo", FrozenNet(SHAPE, seed=0, bodies=[body]), **hbo).fit(x, y).save(folder / name)
     save_map(Expanded(SHAPE, 20, seed=0, bodies=[vit]).load_published(), folder / "map")
-    for kind in KINDS:
+    bert, sentences = save_bert(folder / "bert"), [f"hello {letter}" for letter in "abcdef"]
+    shape = (TEXT_BYTES,)
+    text = CLDNetClassifier(backbone=Expanded(shape, 20, seed=0, bodies=[bert]), **SMALL).fit(sentences, y)
+    text.save(folder / "text")
+    save_map(text.feature_map_, folder / "text map")
+    CLDNetClassifier("hbo", FrozenNet(shape, seed=0, bodies=[bert]), **hbo).fit(sentences, y).save(
+        folder / "frozen text"
+    )
+    for kind in (*KINDS, *TEXTS):
         load(folder / kind)
-    return {kind: folder / kind for kind in KINDS}
+    return {kind: folder / kind for kind in (*KINDS, *TEXTS)}
 
 
 def load(path: Path) -> Any:
-    return load_map(path) if path.name == "map" else CLDNetClassifier.load(path)
+    return load_map(path) if path.name.endswith("map") else CLDNetClassifier.load(path)
 
 
 def forged(files: dict[str, Path], kind: str, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """Write a file whose description of a net was changed, with a digest that fits."""
     tensors, manifest = storage.read(files[kind])
-    change(manifest["map"] if kind == "map" else manifest["parameters"]["backbone"])
+    change(manifest["map"] if kind.endswith("map") else manifest["parameters"]["backbone"])
     storage.write(folder / kind, tensors, manifest)
     return folder / kind
 
@@ -169,6 +181,51 @@ def test_a_forged_backbone_is_refused_and_nothing_is_looked_up(
         load(path)
 
 
+TEXT_FORGERIES: dict[str, tuple[Callable[[list[Any]], object], str]] = {
+    "code": (config(auto_map=CODE), "auto_map"),
+    "another type": (config(model_type="roberta"), "model_type"),
+    "endless layers": (config(num_hidden_layers=2**40), "num_hidden_layers"),
+    "endless words": (config(vocab_size=2**40), "vocab_size"),
+    "a number for heads": (config(num_attention_heads="4"), "num_attention_heads"),
+    "heads that do not fit": (config(num_attention_heads=5), "num_attention_heads"),
+    "one layer more": (config(num_hidden_layers=3), "is missing"),
+    "another width": (config(hidden_size=64), "of shape"),
+    "no configuration": (lambda bodies: bodies[0].update(config=3), "description"),
+    "a longer vocabulary": (lambda bodies: bodies[0].update(vocabulary=10**6), "of shape"),
+    "an endless vocabulary": (lambda bodies: bodies[0].update(vocabulary=2**40), "vocabulary"),
+    "more tokens than places": (lambda bodies: bodies[0].update(length=10**6), "length"),
+    "another pool": (lambda bodies: bodies[0].update(pool="owner/name"), "pool"),
+    "the encoder of a package": (replaced(net="minilm"), "minilm"),
+    "a name": (replaced(net="owner/name"), "owner/name"),
+    "a source": (lambda bodies: bodies[0].update(source="owner/name"), "source"),
+    "images": (replaced(net="efficientnet-lite0", size=32), "are for images"),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("name", TEXT_FORGERIES)
+def test_a_forged_text_encoder_is_refused_and_nothing_is_looked_up(
+    files: dict[str, Path], kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, complaint = TEXT_FORGERIES[name]
+    path = forged(files, kind, tmp_path, bodies(change))
+    with (
+        bounded(path, monkeypatch),
+        pytest.raises(ValueError, match=rf"is not a valid (model|feature map) \(.*({complaint})"),
+    ):
+        load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 2000, b'{"model": {"type": "Unigram"}}', b"\0" * 2000])
+def test_a_forged_vocabulary_is_refused_when_it_is_used(files: dict[str, Path], content: bytes, tmp_path: Path) -> None:
+    tensors, manifest = storage.read(files["text"])
+    there = tensors["features.body.vocabulary"]
+    there.copy_(torch.frombuffer(bytearray(content.ljust(len(there))[: len(there)]), dtype=torch.uint8))
+    storage.write(tmp_path / "text", tensors, manifest)
+    with pytest.raises(ValueError, match=r"vocabulary|damaged"):
+        load(tmp_path / "text").predict(["hello"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_that_a_file_names_is_not_opened(
     files: dict[str, Path], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,7 +236,7 @@ def test_a_folder_that_a_file_names_is_not_opened(
         load(path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *TEXTS])
 def test_a_whole_file_opens_nothing_but_itself(
     files: dict[str, Path], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
