@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import multiprocessing
 import struct
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 write(path, head + array.tobytes())
     _write_cifar(folder, draw)
     _write_photos(folder, draw)
+    _write_intents(folder / "clinc150")
     return folder
 
 
@@ -64,6 +66,22 @@ def _write_cifar(folder: Path, draw: np.random.Generator) -> None:
         records.tofile(hundred / f"{name}.bin")
     (hundred / "fine_label_names.txt").write_text("\n".join(f"fine{i:02}" for i in range(100)) + "\n")
     (hundred / "coarse_label_names.txt").write_text("\n".join(f"coarse{i:02}" for i in range(20)) + "\n")
+
+
+def _write_intents(folder: Path) -> None:
+    """Twenty intents in ten domains, each with four sentences to learn and two to test with; and sentences of none."""
+    domains = {f"domain{i}": [f"intent{i}{j}" for j in range(2)] for i in range(10)}
+    intents = [intent for group in domains.values() for intent in group]
+    parts: dict[str, list[list[str]]] = {
+        part: [[f"{part} words number {n} about {intent}", intent] for intent in intents for n in range(count)]
+        for part, count in (("train", 4), ("val", 1), ("test", 2))
+    }
+    parts |= {
+        f"oos_{part}": [[f"nothing of the kind, {n}", "oos"] for n in range(3)] for part in ("train", "val", "test")
+    }
+    folder.mkdir()
+    (folder / "data_full.json").write_text(json.dumps(parts))
+    (folder / "domains.json").write_text(json.dumps(domains))
 
 
 def _write_photos(folder: Path, draw: np.random.Generator) -> None:

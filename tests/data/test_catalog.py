@@ -14,7 +14,7 @@ EVERY = pytest.mark.parametrize("known", KNOWN_SETS.values(), ids=KNOWN_SETS)
 
 
 def test_the_sets_of_the_named_streams_are_known() -> None:
-    names = ["mnist", "fashion-mnist", "cifar-10", "cifar-100", "imagenet-r", "tiny-imagenet", "cub-200"]
+    names = ["mnist", "fashion-mnist", "cifar-10", "cifar-100", "imagenet-r", "tiny-imagenet", "cub-200", "clinc150"]
     assert list(KNOWN_SETS) == names
     with pytest.raises(ValueError, match=r"There is no data set 'fashionmnist'. Did you mean 'fashion-mnist'"):
         known_set("fashionmnist")

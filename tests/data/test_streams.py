@@ -25,6 +25,7 @@ SHAPES = {
     "split-imagenet-r": (10, 20, (3, 224, 224)),
     "split-tiny-imagenet": (10, 20, (3, 64, 64)),
     "split-cub200": (10, 20, (3, 224, 224)),
+    "split-clinc150": (10, 20, (2048,)),
     "permuted-mnist": (10, 10, (28, 28)),
     "rotated-mnist": (10, 10, (28, 28)),
 }
@@ -189,3 +190,16 @@ def test_the_hash_does_not_depend_on_the_order_of_the_file_system(
         monkeypatch.setattr(os, "scandir", shuffled)
         hashes.add(stream_by_name(f"folder:{small_data / 'pets'},size=8", seed=3).hash)
     assert len(hashes) == 1
+
+
+def test_clinc150_has_one_task_per_domain_in_an_order_of_the_seed(small_data: Path) -> None:
+    stream = stream_by_name("split-clinc150", seed=1, data=small_data)
+    groups = [{intent[:-1] for intent in task} for task in stream.tasks]  # intents 30 and 31 are of domain 3
+    assert [len(group) for group in groups] == [1] * 10
+    assert stream.tasks != stream_by_name("split-clinc150", seed=2, data=small_data).tasks
+    assert stream_by_name("split-clinc150", None, data=small_data).tasks[3] == ("intent30", "intent31")
+    assert stream.train_part.text
+    held = stream_by_name("split-clinc150,validation=0.25", seed=1, data=small_data)
+    assert held.tasks == stream.tasks
+    assert (len(held.train), len(held.test)) == (60, 20)
+    assert [len(task) for task in stream_by_name("split-clinc150,tasks=4", seed=1, data=small_data).tasks] == [5] * 4

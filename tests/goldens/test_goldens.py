@@ -40,7 +40,7 @@ from cldnet.bench.preset import preset
 from cldnet.bench.results import read_result
 from cldnet.cli import app
 from cldnet.methods import METHODS
-from cldnet.nets import BACKBONES, FEATURE_MAPS, FROZEN, PRETRAINED, build_backbone
+from cldnet.nets import BACKBONES, FEATURE_MAPS, FROZEN, PRETRAINED, build_backbone, takes_text
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -204,6 +204,8 @@ def record_maps() -> dict[str, Any]:
     found: dict[str, Any] = {}
     names = sorted({*BACKBONES, *FEATURE_MAPS, *PRETRAINED, *FROZEN})
     for name in names:
+        if takes_text(name):  # added since
+            continue
         pretrained = name.removeprefix("frozen-") in PRETRAINED or name in ("expanded", "expanded-net", "frozen")
         shape = (3, 32, 32) if pretrained or name == "cnn" else (8, 8)
         options = {"features": 20} if pretrained and "frozen" not in name else {}

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from cldnet.data.sentences import TEXT_BYTES
 from cldnet.device import generator
 from cldnet.methods import METHODS, build_learner
 from cldnet.methods.learner import Setting
-from cldnet.nets import BACKBONES, CNN, MLP, RandomReLU, build_backbone, out_features
+from cldnet.nets import BACKBONES, CNN, MLP, RandomReLU, build_backbone, out_features, takes_text
 from cldnet.nets.features import InputScale
 from cldnet.nets.fingerprint import Fingerprint
 
@@ -87,7 +88,8 @@ def test_weights_come_from_the_seed_alone(name):
         "resnet": {"width": 2},
         "frozen": {"widths": (8,)},
     }
-    nets = [build_backbone(name, (8, 8), seed, options.get(name, {"features": 8})) for seed in (1, 1, 2)]
+    shape = (TEXT_BYTES,) if takes_text(name) else (8, 8)
+    nets = [build_backbone(name, shape, seed, options.get(name, {"features": 8})) for seed in (1, 1, 2)]
     first, same, other = (torch.cat([t.flatten().double() for t in net.state_dict().values()]) for net in nets)
     assert torch.equal(first, same)
     assert not torch.equal(first, other)

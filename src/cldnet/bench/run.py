@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from cldnet.bench.feature_cache import remembering
 from cldnet.bench.machine import machine_text, peak_rss, reset_peak_rss, versions
@@ -38,9 +38,10 @@ from cldnet.methods.learner import (
     portions,
     predict_logits,
 )
-from cldnet.nets import backbone_defaults
+from cldnet.nets import backbone_defaults, takes_text
 from cldnet.nets.features import InputScale, NoScaling
 from cldnet.nets.pretrained import frozen_nets
+from cldnet.nets.sentences import MINILM
 from cldnet.text import nearest_names
 
 #: Version of the result's layout.
@@ -236,7 +237,21 @@ def _learner(spec: RunSpec, stream: Stream) -> Learner:
     learner = build_learner(spec.method, setting, options, spec.backbone, spec.backbone_options)
     if scaling is not None and isinstance(learner.scale, NoScaling):
         raise ValueError(f"{spec.method} normalises in its own feature map: leave normalise={spec.normalise!r} out.")
+    _check_text(spec, stream, learner.backbone)
     return learner
+
+
+def _check_text(spec: RunSpec, stream: Stream, backbone: nn.Module | None) -> None:
+    """Refuse sentences for a net that takes numbers, and what would change the numbers of their bytes."""
+    if not stream.train_part.text:
+        return
+    if backbone is None or not takes_text(backbone):
+        raise ValueError(
+            f"{stream.name} has sentences, and {spec.method} with backbone={spec.backbone!r} takes numbers. Choose "
+            f"backbone={MINILM!r} and a method that trains or uses a backbone of your choice."
+        )
+    if spec.augment or spec.normalise == PER_IMAGE:
+        raise ValueError(f"{stream.name} has sentences, which are neither augmented nor normalised: leave that out.")
 
 
 class Evaluation:
@@ -310,7 +325,8 @@ class Recorder:
         self.growth: list[int] = []
         self.ranks: list[dict[str, dict[str, float]]] = []
         self.features: list[dict[str, Any]] = []
-        self.leaks = record.leaky and not learner.traits.needs_task_id
+        # The bytes of sentences have no mean and std that could leak.
+        self.leaks = record.leaky and not learner.traits.needs_task_id and not stream.train_part.text
         self.epoch_accuracies: list[float] = []  # on test, after the epochs of the last task
         self.epoch_seconds = 0.0
 

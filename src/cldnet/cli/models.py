@@ -247,6 +247,9 @@ def _net(body: Mapping[str, Any]) -> str:
     """A pretrained net in a few words: the configuration of some has a hundred lines."""
     if "config" not in body:
         return f"{body['net']} at {body['size']} px"
+    if body["net"] == "bert":
+        made = body["config"]
+        return f"bert of {made['num_hidden_layers']} layers of {made['hidden_size']}, {body['length']} tokens"
     return f"{body['config'].get('model_type')} at {body['preprocessing']['size']} px"
 
 

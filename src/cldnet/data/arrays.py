@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cldnet.data.frames import check_columns, columns_that_lack
 from cldnet.data.labels import Inputs, LabelTable, as_labels, other_columns
+from cldnet.data.sentences import encode_sentences, is_sentences
 from cldnet.data.sparse import WIDTH, Projection, is_sparse
 
 _CHANNELS = (1, 3, 4)
@@ -243,6 +244,13 @@ def _channels_first(x: Tensor) -> Tensor:
     return x
 
 
+def read_inputs(X: Any, input_shape: tuple[int, ...] | None, inputs: Inputs) -> Tensor:
+    """Convert what is to be predicted to the layout of the nets, as a model's first ``inputs`` were; see `as_inputs`."""
+    text = is_sentences(X)
+    inputs.check_text(text)
+    return encode_sentences(X) if text else layout(as_inputs(X, copy=False, projection=inputs.projection), input_shape)
+
+
 @dataclass(frozen=True)
 class Samples:
     """Checked samples: inputs in the layout of the nets, labels, weights, column names, and how inputs were projected.
@@ -255,6 +263,7 @@ class Samples:
     weight: NDArray[np.float64] | None
     names: tuple[str, ...] | None
     projection: Projection | None = None
+    text: bool = False  # whether inputs are sentences
 
     @classmethod
     def checked(
@@ -281,6 +290,11 @@ class Samples:
                 "This classifier requires y to be passed, but the target y is None. Give a list, an array or a column of "
                 "labels, one per sample."
             )
+        text = is_sentences(X)
+        if inputs is not None:
+            inputs.check_text(text)
+        if text:
+            return cls._of_sentences(X, y, sample_weight, table, classes)
         projection = Projection.of(X, width) if inputs is None else inputs.projection
         if projection is not None and input_shape is not None:
             raise ValueError(
@@ -288,15 +302,15 @@ class Samples:
                 f"input_shape={input_shape} is for dense inputs: leave it out."
             )
         x = layout(as_inputs(X, copy=False, projection=projection), input_shape)
-        labels = as_targets(y, len(x))
-        table.check(labels)
-        if classes is not None:
-            unexpected = sorted(set(labels.tolist()) - set(as_labels(classes).tolist()))
-            if unexpected:
-                raise ValueError(f"y has labels {unexpected} that are not in classes. Add them, or leave classes out.")
-        weight = None if sample_weight is None else as_weights(sample_weight, len(x))
+        labels, weight = _checked_labels(y, sample_weight, len(x), table, classes)
         names = None if type(X) is np.ndarray else _get_feature_names(X)
         return cls(x, labels, weight, None if names is None else tuple(names.tolist()), projection)
+
+    @classmethod
+    def _of_sentences(cls, X: Any, y: Any, sample_weight: Any, table: LabelTable, classes: Any) -> Samples:
+        x = encode_sentences(X)
+        labels, weight = _checked_labels(y, sample_weight, len(x), table, classes)
+        return cls(x, labels, weight, None, text=True)
 
     def copied(self) -> Samples:
         """Copy the inputs and labels, to keep them beyond the call."""
@@ -312,15 +326,27 @@ class Samples:
             weight = np.concatenate([np.ones(len(p.y)) if p.weight is None else p.weight for p in pieces])
         y = np.concatenate([piece.y for piece in pieces])
         x = torch.cat([piece.x for piece in pieces])
-        return Samples(x, y, weight, pieces[0].names, pieces[0].projection)
+        return Samples(x, y, weight, pieces[0].names, pieces[0].projection, pieces[0].text)
 
     @property
     def inputs(self) -> Inputs:
         """The `Inputs` of a model that starts with these samples."""
         least, most = (float(end) for end in self.x.aminmax())
-        return Inputs(
-            tuple(self.x.shape[1:]), self.names, self.x.dtype == torch.uint8, max(most, -least), self.projection
-        )
+        shape, pixels = tuple(self.x.shape[1:]), self.x.dtype == torch.uint8
+        return Inputs(shape, self.names, pixels, max(most, -least), self.projection, self.text)
+
+
+def _checked_labels(
+    y: Any, sample_weight: Any, rows: int, table: LabelTable, classes: Any
+) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
+    """Check labels against a table and those allowed, and weights; both have one entry per row."""
+    labels = as_targets(y, rows)
+    table.check(labels)
+    if classes is not None:
+        unexpected = sorted(set(labels.tolist()) - set(as_labels(classes).tolist()))
+        if unexpected:
+            raise ValueError(f"y has labels {unexpected} that are not in classes. Add them, or leave classes out.")
+    return labels, None if sample_weight is None else as_weights(sample_weight, rows)
 
 
 class Session:

@@ -65,8 +65,10 @@ class KnownSet:
             from cldnet.data.images.cache import read_images  # noqa: PLC0415
 
             return read_images(folder, name=self.name, **options)
-        from cldnet.data.published import read_cifar10, read_cifar100, read_mnist  # noqa: PLC0415
+        from cldnet.data.published import read_cifar10, read_cifar100, read_clinc150, read_mnist  # noqa: PLC0415
 
+        if self.name == "clinc150":
+            return read_clinc150(folder)
         if self.name.startswith("cifar"):
             return read_cifar10(folder) if self.classes == 10 else read_cifar100(folder, **options)
         return read_mnist(folder, self.name)
@@ -158,7 +160,8 @@ class SetStatus:
 
     ``state`` is ``"whole"``, ``"other data"`` (readable, but not the published data), ``"not found"``, or ``"damaged: "``
     and why. Counts are 0 if unknown; ``per_class`` has the numbers of training and test samples. ``digest`` and ``means``
-    (of every channel of the training pixels, from 0 to 1) are missing for photos, which are hashed when first used.
+    (of every channel of the training pixels, from 0 to 1) are missing for photos, which are hashed when first used;
+    sentences have no means.
     """
 
     name: str
@@ -197,6 +200,8 @@ def _count(known: KnownSet, folder: Path, state: str, train: Iterable[Any], test
 
 
 def _means(part: Part) -> tuple[float, ...]:
+    if part.text:
+        return ()
     channels = part.x.shape[1] if part.x.ndim == 4 else 1
     pixels = part.x.numpy().reshape(len(part), channels, -1)  # torch would widen all numbers before it adds them up
     return tuple(total / (255 * pixels[:, 0].size) for total in pixels.sum(axis=(0, 2), dtype="int64").tolist())

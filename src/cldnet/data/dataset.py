@@ -6,7 +6,8 @@ import hashlib
 import math
 import os
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -73,12 +74,14 @@ class Part:
     """Samples, in memory or mapped from a file, with labels that are text or integers.
 
     ``x`` is ``(n, d)``, ``(n, height, width)`` or ``(n, channels, height, width)``. ``known_digest`` is `digest`, if a cache
-    on disk has it, so that large data need not be read for it.
+    on disk has it, so that large data need not be read for it. ``text`` says that samples are sentences, as rows of bytes of
+    `cldnet.data.sentences`.
     """
 
     x: Tensor
     y: NDArray[Any]
     known_digest: str | None = None
+    text: bool = False
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -101,11 +104,15 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What a reader returns: a name, a training part, and a test part if the source has one."""
+    """What a reader returns: a name, a training part, and a test part if the source has one.
+
+    ``groups`` are the classes that belong together, if the source says so: a stream has one task for each of them.
+    """
 
     name: str
     train: Part
     test: Part | None = None
+    groups: Sequence[Sequence[Any]] | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raise if the test part has another shape than the training part, or labels that are never learned."""

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cldnet.data.sentences import TEXT_ADVICE, TEXT_BYTES
 from cldnet.data.sparse import Projection
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -316,11 +317,19 @@ class Inputs:
     pixels: bool
     largest: float
     projection: Projection | None = None
+    text: bool = False  # whether they are sentences, as rows of bytes
 
     @property
     def count(self) -> int:
         """Number of values in one input, before any projection."""
         return prod(self.shape) if self.projection is None else self.projection.columns
+
+    def check_text(self, text: bool) -> None:
+        """Raise for sentences where the first inputs were numbers, and the other way round."""
+        if text and not self.text:
+            raise ValueError(f"X has sentences, and this model was taught with numbers. {TEXT_ADVICE}")
+        if self.text and not text:
+            raise ValueError("X has no sentences, and this model was taught with some. Give a list of strings.")
 
     def check(self, x: Tensor) -> None:
         """Raise for inputs of another shape, and for images in another range, such as 0 to 1 after 0 to 255."""
@@ -378,6 +387,8 @@ class Inputs:
         described = asdict(self)
         if self.projection is None:  # as in older files
             del described["projection"]
+        if not self.text:
+            del described["text"]
         return described
 
     @classmethod
@@ -399,4 +410,11 @@ class Inputs:
             raise ValueError(
                 f"largest={largest!r:.80} should be a finite number, and pixels={pixels!r:.80} true or false"
             )
-        return cls(tuple(sides), None if names is None else tuple(names), pixels, float(largest), projection)
+        text = state.get("text", False)
+        if text not in (True, False) or (
+            text and (sides != [TEXT_BYTES] or not pixels or (names, projection) != (None, None))
+        ):
+            raise ValueError(f"text={text!r:.80} should be true, for sentences of {TEXT_BYTES} bytes, or not be there")
+        return cls(
+            tuple(sides), None if names is None else tuple(names), pixels, float(largest), projection, bool(text)
+        )

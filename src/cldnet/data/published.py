@@ -1,10 +1,11 @@
-"""The official files of MNIST, FashionMNIST, CIFAR-10 and CIFAR-100."""
+"""The official files of MNIST, FashionMNIST, CIFAR-10, CIFAR-100 and CLINC150."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import io
+import json
 import math
 import pickle
 import struct
@@ -19,11 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 from cldnet.data.dataset import Dataset, Part, check_file, make_room, open_array
+from cldnet.data.sentences import encode_sentences
 
 _GZIP = b"\x1f\x8b"
 #: Deflate cannot expand a byte to more than this, so a larger claim is refused before memory is allocated.
 _MOST_FROM_A_BYTE = 1032
 _BLOCK = 1 << 24
+_LARGEST_JSON = 1 << 26
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -263,6 +266,64 @@ def _unpickle(path: Path) -> Any:
         return _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except pickle.UnpicklingError as error:
         raise ValueError(f"{path} was not loaded: {error}. Nothing was executed.") from error
+
+
+#: Parts of CLINC150: intents to learn, choose settings and test with, and sentences that are out of scope, of no intent.
+_CLINC_PARTS = ("train", "val", "test", "oos_val", "oos_test")
+
+
+def read_clinc150(folder: Path) -> Dataset:
+    """Read CLINC150 (Larson et al. 2019): sentences of 150 intents, in groups of 15 by domain.
+
+    Its validation part and its sentences that are out of scope are not in the data set: see `read_clinc150_part`.
+    """
+    parts = []
+    for name in ("train", "test"):
+        sentences, intents = read_clinc150_part(folder, name)
+        parts.append(Part(encode_sentences(sentences), np.array(intents), text=True))
+    path = folder / "domains.json"
+    domains = _read_json(path)
+    groups = [domains[domain] for domain in sorted(domains)]
+    if not all(isinstance(group, list) and all(isinstance(intent, str) for intent in group) for group in groups):
+        raise _broken(path, "should have a list of intents for each domain")
+    if sorted(intent for group in groups for intent in group) != np.unique(parts[0].y).tolist():
+        raise _broken(path, "has other intents than data_full.json")
+    return Dataset("clinc150", *parts, groups=[sorted(group) for group in groups])
+
+
+def read_clinc150_part(folder: Path, part: str) -> tuple[list[str], list[str]]:
+    """Read the sentences of a part of CLINC150, ``train``, ``val``, ``test``, ``oos_val`` or ``oos_test``, and their intents.
+
+    Sentences of the last two are out of scope: all have the intent ``oos``.
+    """
+    if part not in _CLINC_PARTS:
+        raise ValueError(f"CLINC150 has no part {part!r}; it has {', '.join(_CLINC_PARTS)}.")
+    path = folder / "data_full.json"
+    pairs = _read_json(path).get(part)
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair) for pair in pairs
+    ):
+        raise _broken(path, f"has no part {part!r} of pairs of a sentence and its intent")
+    return [sentence for sentence, _ in pairs], [intent for _, intent in pairs]
+
+
+def read_clinc150_oos(folder: Path) -> tuple[list[str], list[str]]:
+    """Read the sentences of CLINC150 that are out of scope: 100 to choose settings with, and 1,000 to test with."""
+    return read_clinc150_part(folder, "oos_val")[0], read_clinc150_part(folder, "oos_test")[0]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file of limited size."""
+    check_file(path, "Get the data with 'cldnet data get clinc150'.")
+    if path.stat().st_size > _LARGEST_JSON:
+        raise _broken(path, f"has more than {_LARGEST_JSON:,} bytes")
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _broken(path, f"is not JSON ({error})") from error
+    if not isinstance(found, dict):
+        raise _broken(path, "should hold a JSON object")
+    return found
 
 
 def _broken(path: Path, what: str) -> ValueError:

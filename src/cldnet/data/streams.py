@@ -322,6 +322,7 @@ STREAMS: Mapping[str, NamedStream] = {
         "Tiny-ImageNet at 64×64, 10 tasks of 20 classes", "tiny-imagenet", 10, reading={"size": 64, "resize": 64}
     ),
     "split-cub200": NamedStream("CUB-200-2011, 10 tasks of 20 classes", "cub-200", 10),
+    "split-clinc150": NamedStream("CLINC150, sentences, 10 tasks: the 15 intents of one domain each", "clinc150", 10),
     "permuted-mnist": NamedStream("MNIST, 10 tasks, each with its own order of pixels", "mnist", 10, permutations),
     "rotated-mnist": NamedStream("MNIST, 10 tasks, each turned by its own angle", "mnist", 10, rotations),
 }
@@ -456,6 +457,8 @@ def _splitting(spec: StreamSpec, named: NamedStream | None, data: Dataset, seed:
         raise ValueError(
             f"{spec.base!r} sets the classes per task twice: give one of tasks, classes_per_task and split."
         )
+    if data.groups is not None and not spec.split:
+        return {"seed": seed, **_grouped(data.groups, seed)}
     classes = np.unique(data.train.y).tolist()
     if "order" in chosen:
         chosen.update(_order(chosen.pop("order"), classes))
@@ -467,6 +470,17 @@ def _splitting(spec: StreamSpec, named: NamedStream | None, data: Dataset, seed:
     if "tasks" in chosen:
         chosen["split"] = _equal(count, chosen.pop("tasks"), chosen.pop("first", None))
     return chosen
+
+
+def _grouped(groups: Sequence[Sequence[Any]], seed: int | None) -> dict[str, Any]:
+    """One task per group of classes: the groups in the order of a seed, and the classes within each."""
+    draw = None if seed is None else generator(seed)
+
+    def shuffled(values: Sequence[Any]) -> list[Any]:
+        return [*values] if draw is None else [values[n] for n in torch.randperm(len(values), generator=draw).tolist()]
+
+    tasks = [shuffled(group) for group in shuffled(groups)]
+    return {"order": [label for task in tasks for label in task], "split": [len(task) for task in tasks]}
 
 
 def _equal(count: int, tasks: int, first: int | None) -> list[int]:

@@ -23,7 +23,7 @@ from sklearn.utils.validation import _check_feature_names
 from torch import Tensor, nn
 
 import cldnet.storage as store
-from cldnet.data.arrays import Samples, Session, as_inputs, layout
+from cldnet.data.arrays import Samples, Session, read_inputs
 from cldnet.data.labels import LabelTable, as_labels
 from cldnet.device import generator, resolve_device, threads
 from cldnet.estimator.footprint import Footprint
@@ -178,6 +178,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parameters, options = self._validated_parameters()
         table, width = LabelTable(parameters.limit), parameters.sparse_width
         samples = Samples.checked(X, y, sample_weight, parameters.input_shape, table, width=width)
+        parameters.check_text(samples.text)
         lesson = Lesson()  # whatever an open lesson has is forgotten, too
         work, first = self._learned(samples, parameters, options, None, lesson)
         self._replace_model(work, self._model, lesson, first)
@@ -190,7 +191,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix
             Vectors ``(n, d)`` or images ``(n, H, W)``, ``(n, H, W, C)``, ``(n, C, H, W)``; uint8 means 0 to 255. Sparse rows
-            of more than 4,096 columns are projected to so many (`cldnet.data.sparse`), never made dense.
+            of more than 4,096 columns are projected to so many (`cldnet.data.sparse`), never made dense. Or sentences, a list
+            of strings, for a backbone that takes them, such as ``"minilm"``.
         y : array-like
             Labels: integers, strings, booleans or whole floats. They need not be declared before.
         classes : array-like, optional
@@ -205,6 +207,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         samples = Samples.checked(
             X, y, sample_weight, parameters.input_shape, table, classes, inputs=known, width=parameters.sparse_width
         )
+        parameters.check_text(samples.text)
         if model is not None:
             self._check_columns(X, samples.x, model)
         if session is None:
@@ -303,7 +306,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like
-            Vectors or images, as `partial_fit` takes them.
+            Vectors, images or sentences, as `partial_fit` takes them.
         reject : float, optional
             The share of known samples that may be rejected, between 0 and 1. The labels come as a masked array, whose
             masked entries are samples that do not look like any known class (`known_probability` below ``reject``):
@@ -697,15 +700,14 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._checked(X, self._fitted())
 
     def _checked(self, X: Any, model: Model) -> Tensor:
-        x = layout(as_inputs(X, copy=False, projection=model.inputs.projection), model.parameters.input_shape)
+        x = read_inputs(X, model.parameters.input_shape, model.inputs)
         self._check_columns(X, x, model)
         return x
 
     def _check_columns(self, X: Any, x: Tensor, model: Model) -> None:
         try:
-            if (
-                model.inputs.names is not None or type(X) is not np.ndarray
-            ):  # which have no names: the check takes its time
+            # Arrays and sentences have no names, and the check takes its time.
+            if model.inputs.names is not None or (type(X) is not np.ndarray and not model.inputs.text):
                 _check_feature_names(self, X, reset=False)
         except ValueError as error:  # scikit-learn's message does not say what to do
             raise ValueError(f"{error}Give the model's columns, in their order: X[clf.feature_names_in_].") from error

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import cldnet.storage as store
 from cldnet.data.arrays import Samples
 from cldnet.data.labels import Inputs, LabelTable
+from cldnet.data.sentences import TEXT_ADVICE
 from cldnet.data.sparse import WIDTH
 from cldnet.device import bearable_threads, memory_limit, resolve_dtype
 from cldnet.estimator.footprint import Footprint, footprint
@@ -35,9 +36,10 @@ from cldnet.methods.learner import Learner, Setting, TaskData, portions, predict
 from cldnet.methods.mapped import check_gram
 from cldnet.methods.parts.alpha import ConstantAlpha
 from cldnet.methods.parts.unlearning import not_learned
-from cldnet.nets import Described, FeatureMap, build_described, is_described
+from cldnet.nets import Described, FeatureMap, build_described, is_described, takes_text
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
 from cldnet.storage.checkpoint import SessionCheckpoint
+from cldnet.storage.encoders import with_encoders, without_encoders
 from cldnet.storage.narrow import narrowed, widened
 from cldnet.storage.validation import (
     check_shapes,
@@ -126,6 +128,19 @@ class ModelParameters:
                     f"{name} was {then!r} when the model was made and is {value!r} now. "
                     f"Set it back{keep}, or call fit to begin again."
                 )
+
+    def check_text(self, text: bool) -> None:
+        """Refuse sentences for a backbone that takes numbers, and the other way round."""
+        takes = takes_text(self.backbone)
+        if text and not takes:
+            name = repr(self.backbone) if isinstance(self.backbone, str) else type(self.backbone).__name__
+            raise ValueError(f"X has sentences, and backbone={name} takes numbers. {TEXT_ADVICE}")
+        if takes and not text:
+            raise ValueError(
+                "X has no sentences, and the backbone takes some. Give a list of strings, or another backbone."
+            )
+        if text and self.input_shape is not None:
+            raise ValueError(f"input_shape={self.input_shape} is for numbers, and X has sentences: leave it out.")
 
     def room(self, classes: int = 0) -> int:
         """Number of classes to reserve memory for, if the model knows or is about to learn so many."""
@@ -572,7 +587,7 @@ class Model:
         """Whether this is the exact solver over vectors, with a map of the library's own that it fits itself."""
         backbone = self.parameters.backbone
         own = isinstance(backbone, str) or (is_described(backbone) and not getattr(backbone, "fitted", True))
-        return self.learner.keeps_sums and len(self.inputs.shape) == 1 and own
+        return self.learner.keeps_sums and len(self.inputs.shape) == 1 and own and self.exact.features.fits_data
 
     @property
     def fixed_parts(self) -> list[nn.Module]:
@@ -663,7 +678,7 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
         mark = Fingerprint.of(learner.backbone, model.inputs.shape).to_json()
         del parameters["backbone"]
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in parameters.items()}
-    tensors = learner.state_dict()
+    tensors, left_out = without_encoders(learner, learner.state_dict())
     manifest = {
         "kind": "model",
         "version": __version__,
@@ -676,6 +691,7 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
         "fitted_map": isinstance(backbone, FeatureMap) and bool(backbone.fitted),
         "map": None,
         "integers": [],
+        **left_out,
     }
     if learner.keeps_sums:
         more, described = write_lessons(model.lessons, model.receipts, model.labels)
@@ -733,6 +749,7 @@ class SavedModel:
         if session is not None and not isinstance(session, str):
             raise ValueError(f"{session!r:.80} is not a session's digest")
         lessons, receipts, state = read_lessons(widened(tensors, manifest["integers"]), manifest, labels)
+        state = with_encoders(state, manifest)
         if (receipts is not None) != parameters["receipts"]:
             raise ValueError("it has receipts and says that it keeps none, or the other way round")
         solution = {name.removeprefix(_SOLUTION): state.pop(name) for name in [*state] if name.startswith(_SOLUTION)}
@@ -767,6 +784,8 @@ class SavedModel:
         empty = empty_learner(SOLVERS[parameters.solver], backbone, setting, options)
         check_shapes(self.tensors, empty)
         check_state(self.tensors, empty, self.fields["labels"])
+        if takes_text(empty.backbone or "none") != self.inputs.text:
+            raise ValueError("its backbone takes sentences and its inputs are numbers, or the other way round")
         if self.description is not None and described is None and not to_predict:
             parameters = replace(parameters, backbone=build_described(self.description))
         if isinstance(backbone, FeatureMap) and self.description is not None and is_all_state(empty):

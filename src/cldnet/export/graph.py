@@ -47,7 +47,7 @@ from cldnet.nets.features import (
     with_constant,
 )
 from cldnet.nets.patches import CLIP_STDS, normalised, unfolded
-from cldnet.nets.pretrained import Concatenated, Pretrained
+from cldnet.nets.pretrained import Concatenated, FrozenBody, Pretrained
 
 
 class TraceableClassifier(nn.Module):
@@ -136,11 +136,15 @@ def traceable_map(features: FeatureMap) -> nn.Module:
     )
 
 
-def _traceable_body(body: Pretrained | Concatenated, input_shape: tuple[int, ...]) -> nn.Module:
+def _traceable_body(body: FrozenBody | Concatenated, input_shape: tuple[int, ...]) -> nn.Module:
     """Convert one pretrained net, or several, to a form that can be traced."""
-    if isinstance(body, Concatenated):
-        return Concatenated([_Embedded(part, input_shape) for part in body.bodies])  # type: ignore[misc]
-    return _Embedded(body, input_shape)
+    parts = [part for part in body.modules() if isinstance(part, Pretrained)]
+    if not parts:
+        raise ValueError(
+            "A model of sentences cannot be exported: its tokens are not part of a graph. Use CLDNetClassifier.load(path)."
+        )
+    embedded = [_Embedded(part, input_shape) for part in parts]
+    return Concatenated(embedded) if isinstance(body, Concatenated) else embedded[0]  # type: ignore[arg-type]
 
 
 class _Embedded(nn.Module):

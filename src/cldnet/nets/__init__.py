@@ -17,6 +17,7 @@ from cldnet.nets.hashed import Hashed
 from cldnet.nets.layers import CNN, MLP
 from cldnet.nets.patches import WhitenedPatches
 from cldnet.nets.resnet import ResNet
+from cldnet.nets.sentences import MINILM
 from cldnet.text import nearest_names
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "FROZEN",
     "MLP",
     "PRETRAINED",
+    "TEXT",
     "Described",
     "Expanded",
     "ExpandedNet",
@@ -43,6 +45,7 @@ __all__ = [
     "build_described",
     "is_described",
     "out_features",
+    "takes_text",
 ]
 
 #: Backbones by name, with what each is.
@@ -58,6 +61,7 @@ BACKBONES: Mapping[str, str] = {
     "efficientnet-lite0": "a net pretrained on ImageNet, frozen; for the exact solver with 4,000 random ReLU features; photos",
     "efficientnet-lite1": "the same with a larger net",
     "efficientnet-lite2": "the same with a still larger net",
+    "minilm": "all-MiniLM-L6-v2, frozen; for the exact solver with 4,000 random ReLU features; English sentences",
     "expanded": "frozen nets of your choice with random ReLU features, for the exact solver; see docs/photos.md",
     "frozen": "frozen nets of your choice, for methods that train what comes behind them",
 }
@@ -68,14 +72,17 @@ FEATURE_MAPS: Mapping[str, type[Any]] = {
 _DESCRIBED: Mapping[str, type[Any]] = {**FEATURE_MAPS, FrozenNet.kind: FrozenNet}
 #: Names of maps over pretrained nets, with their options.
 PRETRAINED: Mapping[str, dict[str, Any]] = {name: {"version": version} for name, version in EFFICIENT.items()}
+#: Names of maps over pretrained nets for sentences, with their options.
+TEXT: Mapping[str, dict[str, Any]] = {MINILM: {"bodies": [MINILM]}}
 #: The same nets for methods that train layers behind them.
-FROZEN: Mapping[str, dict[str, Any]] = {f"{FrozenNet.kind}-{name}": {"bodies": [name]} for name in EFFICIENT}
+FROZEN: Mapping[str, dict[str, Any]] = {f"{FrozenNet.kind}-{name}": {"bodies": [name]} for name in (*EFFICIENT, *TEXT)}
 _NAMED: Mapping[str, tuple[type[Any], Mapping[str, Any]]] = {
     "mlp": (MLP, {}),
     "cnn": (CNN, {}),
     "resnet": (ResNet, {}),
     **{kind: (made, {}) for kind, made in _DESCRIBED.items()},
     **{name: (ExpandedNet, fixed) for name, fixed in PRETRAINED.items()},
+    **{name: (Expanded, fixed) for name, fixed in TEXT.items()},
     **{name: (FrozenNet, fixed) for name, fixed in FROZEN.items()},
 }
 _NOT_OPTIONS = {"self", "input_shape", "seed", "net", "generator"}
@@ -111,6 +118,19 @@ def backbone_defaults(name: str) -> dict[str, Any]:
     made, fixed = _NAMED[name]
     parameters = signature(made.__init__).parameters.values()
     return {each.name: each.default for each in parameters if each.name not in {*_NOT_OPTIONS, *fixed}}
+
+
+def takes_text(backbone: str | nn.Module) -> bool:
+    """Whether a backbone, by name or as a module, takes sentences.
+
+    Examples
+    --------
+    >>> takes_text("minilm"), takes_text("mlp")
+    (True, False)
+    """
+    if isinstance(backbone, str):
+        return backbone.removeprefix(f"{FrozenNet.kind}-") in TEXT
+    return bool(getattr(backbone, "takes_text", False))
 
 
 def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:

@@ -286,6 +286,8 @@ class Described(nn.Module):
     input_shape: tuple[int, ...]
     #: Length of a feature vector.
     out_features: int
+    #: Whether inputs are sentences, as rows of bytes of `cldnet.data.sentences`.
+    takes_text: bool = False
 
     @property
     def options(self) -> dict[str, Any]:

