@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from cldnet.math import calibration as module
-from cldnet.math.calibration import Calibration, calibrate, distance, known_probability
+from cldnet.math.calibration import Calibration, calibrate, known_probability
 from cldnet.math.discriminant import linear_discriminant
 from cldnet.math.leave_one_out import LeaveOneOut, RidgeSolution, leave_one_out_dense
+from cldnet.math.novelty import Novelty
 from cldnet.math.ridge import ridge
 
 relaxed = settings(deadline=None, max_examples=25)
@@ -87,12 +88,45 @@ def test_of_real_digits_about_as_many_are_turned_away_as_were_asked_for(classes,
         choice, calibration, _ = learn(H, y, classes)
         known.append(known_probability(unseen @ choice.solution, calibration))
     for reject in (0.05, 0.1, 0.2):
-        assert reject / 1.8 < float((torch.cat(known) < reject).double().mean()) < reject * 1.8
+        assert reject / 2 < float((torch.cat(known) < reject).double().mean()) < reject * 1.5
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5, 20])
+@pytest.mark.parametrize(("rows", "features"), [(60, 8), (300, 30)])
+def test_samples_of_the_model_have_evenly_spread_probabilities(classes, rows, features):
+    """Drawn again, with other numbers than those that the calibration drew."""
+    choice, calibration, sums = learn(*draw(rows, features, classes, 0), classes)
+    estimate = module._spread(leave_one_out_dense(choice, *sums))
+    cycles = torch.arange(8000) % classes
+    random = torch.Generator().manual_seed(1)
+    normal = torch.randn(8000, classes, generator=random, dtype=torch.float64)
+    chi_square = torch.randn(8000, module.NOVELTY_TAIL, generator=random, dtype=torch.float64).square().sum(1)
+    binomial = (estimate.means * (1 - estimate.means)).abs()
+    variance = 0.05 + 0.95 * binomial / binomial.mean(0)  # all classes have the same number of rows
+    noise = normal @ torch.linalg.cholesky(estimate.covariance).mT * variance[cycles].sqrt()
+    vectors = estimate.means[cycles] + noise * ((module.NOVELTY_TAIL - 2) / chi_square).sqrt()[:, None]
+    known = known_probability(vectors, calibration)
+    for share in (0.01, 0.05, 0.5, 0.9):
+        error = 4 * math.sqrt(share * (1 - share) * (1 / 8000 + 1 / module.DRAWS))
+        assert float((known < share).double().mean()) == pytest.approx(share, abs=error + 1e-3)
+
+
+def test_errors_are_spread_by_freedom_used_by_how_sure_classes_are_and_by_their_number():
+    means = torch.tensor([[0.9, 0.1], [0.1, 0.8]], dtype=torch.float64)
+    weights = torch.tensor([3.0, 1.0], dtype=torch.float64)
+    estimate = LeaveOneOut(means, 0.1 * torch.eye(2, dtype=torch.float64), weights, factor=1.6)
+    by = 1 + 0.4 * 0.375 ** (1 / 3) * (2 * 0.875 - 1) * math.log(1.6)  # 1 / 0.625 classes
+    spread = module._spread(estimate)
+    torch.testing.assert_close(spread.covariance, by * estimate.covariance)
+    one_hot = torch.eye(2, dtype=torch.float64)
+    torch.testing.assert_close(spread.means, one_hot + math.sqrt(by) * (means - one_hot))
+    for unsure in (estimate._replace(means=0.5 * one_hot), estimate._replace(factor=1.0)):
+        torch.testing.assert_close(module._spread(unsure), unsure)
 
 
 @pytest.mark.parametrize("noise", [0.7, 3.0])
 @pytest.mark.parametrize("classes", [2, 5, 20])
-def test_for_clouds_of_equal_width_it_errs_on_the_cautious_side(classes, noise):
+def test_for_clouds_of_equal_width_it_turns_few_more_away_than_asked_and_is_not_too_sure(classes, noise):
     choice, calibration, sums = learn(*draw(1500, 30, classes, 1, noise), classes)
     H, y = draw(3000, 30, classes, 2, noise)
     scores = scored(H @ choice.solution, choice, sums)
@@ -103,7 +137,7 @@ def test_for_clouds_of_equal_width_it_errs_on_the_cautious_side(classes, noise):
     )
     known = known_probability(H @ choice.solution, calibration)
     for reject in (0.05, 0.1, 0.2):
-        assert float((known < reject).double().mean()) < reject * 1.3
+        assert float((known < reject).double().mean()) < reject * 1.5
 
 
 def test_rows_of_a_class_never_seen_get_lower_probabilities():
@@ -115,35 +149,59 @@ def test_rows_of_a_class_never_seen_get_lower_probabilities():
     assert float((known[y >= 6] < 0.05).double().mean()) > 0.8
 
 
-@relaxed
-@given(st.integers(1, 6), st.integers(2, 50), seeds)
-def test_distances_are_those_to_the_nearest_class_vector(classes, rows, seed):
-    scores = torch.randn(rows, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    expected = torch.cdist(scores, torch.eye(classes, dtype=torch.float64)).square().min(1).values
-    torch.testing.assert_close(distance(scores), expected)
+#: The novelty of a single score ``s`` is ``s²``.
+SQUARE = Novelty(
+    None, *(torch.full(shape, value).double() for shape, value in (((1,), 0), ((1, 1), 1), ((1, 1), 0), ((1,), 0)))
+)
+
+
+def squares(drawn):
+    return Calibration(1.0, torch.tensor([0]), SQUARE, torch.as_tensor(drawn, dtype=torch.float64))
 
 
 @relaxed
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30), seeds)
-def test_the_probability_lies_between_0_and_1_and_falls_with_the_distance(distances, seed):
-    calibration = Calibration(1.0, torch.tensor(sorted(distances), dtype=torch.float64))
-    scores = 10 ** torch.linspace(-9, 4, 200, dtype=torch.float64)[:, None] + 1
-    known = known_probability(scores, calibration)
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=30), seeds)
+def test_the_probability_lies_between_0_and_1_and_falls_with_the_novelty(drawn, seed):
+    scores = 10 ** torch.linspace(-9, 4, 200, dtype=torch.float64)[:, None]
+    known = known_probability(scores, squares(sorted(drawn)))
     assert bool(((known >= 0) & (known <= 1)).all())
     assert bool((known.diff() <= 1e-12).all())
 
 
-def test_the_probability_is_the_share_of_distances_that_are_larger():
+def test_the_probability_is_the_share_of_draws_that_are_more_novel():
     drawn = torch.rand(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64).sort().values
-    scores = 1 + torch.linspace(0, 1, 50, dtype=torch.float64).sqrt()[:, None]
-    expected = [float((drawn > d).double().mean()) for d in distance(scores)]
-    np.testing.assert_allclose(known_probability(scores, Calibration(1.0, drawn)), expected, atol=2e-3)
+    scores = torch.linspace(0, 1, 50, dtype=torch.float64).sqrt()[:, None]
+    expected = [float((drawn > s**2).double().mean()) for s in scores]
+    np.testing.assert_allclose(known_probability(scores, squares(drawn)), expected, atol=2e-3)
 
 
-def test_beyond_all_distances_drawn_it_still_tells_near_from_far():
+def test_beyond_all_draws_it_falls_off_as_the_tail_of_the_model():
+    calibration = squares(range(11))  # the middle one is 5, and half of a draw in 11 lies beyond 10
+    known = known_probability(torch.tensor([[10.0 + 1e-9], [15.0], [25.0]]).double().sqrt(), calibration)
+    expected = [1 / 22, 1 / 22 / 2**15, 1 / 22 / 4**15]
+    np.testing.assert_allclose(known, expected, rtol=1e-6)
+
+
+def test_beyond_all_draws_it_still_tells_near_from_far():
     calibration = learn(*draw(300, 5, 3, 0), 3)[1]
     near, far = known_probability(torch.tensor([[20.0, 0.0, 0.0], [40.0, 0.0, 0.0]]), calibration).tolist()
-    assert 1e-3 > near > far > 0
+    assert 1e-3 > near > far >= 0
+
+
+def test_without_a_class_nothing_is_known():
+    calibration = calibrate(
+        RidgeSolution(1.0, torch.zeros(5, 0).double(), 0.0, 0.0), torch.zeros(5, 0).double(), torch.zeros(0), 0.0
+    )
+    assert known_probability(torch.zeros(3, 0), calibration).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_with_more_classes_than_features_new_samples_are_no_more_novel_than_others():
+    """Predicted vectors lie in a plane then, and how far it passes from the class vectors says nothing."""
+    choice, calibration, _ = learn(*draw(200, 4, 20, 1, noise=0.3), 20)
+    H, _ = draw(4000, 4, 20, 2, noise=0.3)
+    known = known_probability(H @ choice.solution, calibration)
+    assert 0.01 < float((known < 0.05).double().mean()) < 0.1
+    assert 0.3 < float((known < 0.5).double().mean()) < 0.7
 
 
 def test_scores_keep_their_precision():
@@ -156,7 +214,7 @@ def test_the_same_sums_give_the_same_calibration_and_leave_the_global_generator_
     state = torch.get_rng_state()
     first, second = (learn(*draw(100, 5, 3, 0), 3)[1] for _ in range(2))
     assert first.temperature == second.temperature
-    assert torch.equal(first.distances, second.distances)
+    assert torch.equal(first.drawn, second.drawn)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -165,20 +223,22 @@ def test_a_weight_counts_as_that_many_rows():
     weighted = learn(H, y, 3, alpha=1.0, weight=torch.full((60,), 2.0, dtype=torch.float64))[1]
     repeated = learn(torch.cat([H, H]), torch.cat([y, y]), 3, alpha=1.0)[1]
     assert math.isclose(weighted.temperature, repeated.temperature, rel_tol=1e-6)
-    torch.testing.assert_close(weighted.distances, repeated.distances)
+    torch.testing.assert_close(weighted.drawn, repeated.drawn)
 
 
 def test_a_class_without_rows_changes_nothing():
     H, y = draw(90, 5, 3, 0)
     alone = learn(H, y, 3)[1]
-    among_others = learn(H, y, 4)[1]
+    among_others = learn(H, y + (y == 2), 4)[1]
     assert math.isclose(alone.temperature, among_others.temperature, rel_tol=1e-9)
-    torch.testing.assert_close(alone.distances, among_others.distances)
+    torch.testing.assert_close(alone.drawn, among_others.drawn)
+    vectors = torch.randn(9, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    known = known_probability(vectors[:, [0, 1, 3]], alone)
+    torch.testing.assert_close(known_probability(vectors, among_others), known)
 
 
 def finite(calibration):
-    distances = calibration.distances
-    return 0 < calibration.temperature < math.inf and bool((torch.isfinite(distances) & (distances >= 0)).all())
+    return 0 < calibration.temperature < math.inf and bool(torch.isfinite(calibration.drawn).all())
 
 
 alphas = st.sampled_from([None, 1e-6, 1.0])
@@ -223,7 +283,7 @@ def test_no_rows_at_all_give_finite_figures():
 def test_classes_are_drawn_in_their_shares():
     """To the row, where the shares allow it: chance there would only blur the temperature."""
     weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
-    _, classes = module._draw(LeaveOneOut(torch.eye(3).double(), 0.1 * torch.eye(3).double(), weights))
+    _, classes = module._draw(LeaveOneOut(torch.eye(3).double(), 0.1 * torch.eye(3).double(), weights), 12)
     assert torch.bincount(classes).tolist() == [module.DRAWS // 4, module.DRAWS // 2, module.DRAWS // 4]
 
 
@@ -242,7 +302,7 @@ def test_the_temperature_has_the_least_cross_entropy_of_smoothed_targets(classes
 
 def test_a_covariance_that_rounding_made_slightly_negative_is_drawn_from():
     covariance = torch.diag(torch.tensor([0.1, -1e-18], dtype=torch.float64))
-    vectors, _ = module._draw(LeaveOneOut(torch.eye(2).double(), covariance, torch.tensor([3.0, 3.0]).double()))
+    vectors, _ = module._draw(LeaveOneOut(torch.eye(2).double(), covariance, torch.tensor([3.0, 3.0]).double()), 12)
     assert vectors.isfinite().all()
 
 
@@ -251,7 +311,7 @@ def test_rounding_does_not_choose_the_draws_where_the_covariance_has_axes_of_equ
     nearly = torch.full((3, 3), 1e-12, dtype=torch.float64)
     nearly[0, 1] = nearly[1, 0] = -1e-12
     drawn = [
-        module._draw(LeaveOneOut(means, torch.eye(3, dtype=torch.float64) * 0.04 + noise, weights))[0]
+        module._draw(LeaveOneOut(means, torch.eye(3, dtype=torch.float64) * 0.04 + noise, weights), 12)[0]
         for noise in (0 * nearly, nearly)
     ]
     torch.testing.assert_close(*drawn, rtol=0, atol=1e-9)

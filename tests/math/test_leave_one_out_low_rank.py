@@ -66,9 +66,7 @@ def test_the_low_rank_calibration_is_close_to_the_dense_one(monkeypatch):
     low_rank = calibrate(choice, *rest)
     assert low_rank.temperature == pytest.approx(dense.temperature, rel=0.05)
     for share in (0.05, 0.5, 0.95):
-        assert float(low_rank.distances.quantile(share)) == pytest.approx(
-            float(dense.distances.quantile(share)), rel=0.05
-        )
+        assert float(low_rank.drawn.quantile(share)) == pytest.approx(float(dense.drawn.quantile(share)), rel=0.05)
 
 
 def test_few_classes_or_many_features_use_the_dense_form():

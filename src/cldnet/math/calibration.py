@@ -1,19 +1,21 @@
-"""Calibration of the exact solver from its sums: a temperature, and the usual distances to class vectors.
+"""Calibration of the exact solver from its sums: a temperature, and the usual novelty of samples of known classes.
 
 `cldnet.math.leave_one_out` gives the means of the scores of each class and their pooled covariance. Two assumptions are added:
 
 - **The variance differs between classes.** A score is nearly a probability, and one with mean ``μ`` varies as ``μ(1 − μ)``
   where the total is given (as a beta variable does): samples of a class that is confused with no other vary little.
-- **The tails** are those of a multivariate t distribution with `TAIL` degrees of freedom, a constant that fits digits, MNIST,
-  FashionMNIST, CIFAR-10 and CIFAR-100 on random features.
+- **The tails** are those of a multivariate t distribution. For the temperature it has `TAIL` degrees of freedom, a constant
+  that fits digits, MNIST, FashionMNIST, CIFAR-10 and CIFAR-100 on random features.
 
-Scores drawn from this model, always the same ones for the same sums, give the temperature with the least cross-entropy and
-the distances of known classes.
+Scores drawn from this model, always the same ones for the same sums, give the temperature with the least cross-entropy.
 
-Measured (benchmarks/calibration.py) on training samples of those five that were not learned, 2 to 100 classes: at a rate of 5%,
-3 to 10% of the known samples are rejected, and 18% in one case of 30, where features outnumber samples; the cross-entropy is
-0.00 to 0.06 above that of the best temperature, and 0.28 for 100 classes of 50 samples each. Where classes are clouds of equal
-width, as linear discriminant analysis supposes, both are too cautious.
+The novelty (`cldnet.math.novelty`) of samples of known classes needs more, as it depends on the samples that are far from all
+means. These have more than the mean leverage, and with many classes no class has the pooled covariance. How much that
+matters, sums of squares cannot tell. So the variance of errors is magnified by ``1 + SPREAD h^(1/3) max(0, 2o − 1) log C``,
+with the share ``h`` of the degrees of freedom that the solution takes, the mean score ``o`` of samples for their own class,
+and the number of classes ``C = 1 / Σ_c π_c²``, weighted by their shares ``π_c``. The tails that are left are lighter:
+`NOVELTY_TAIL` degrees of freedom. The formula and both constants fit validation parts of five data sets; docs/doubt.md has
+the figures.
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ from torch import Tensor
 
 from cldnet.math.discriminant import linear_discriminant
 from cldnet.math.leave_one_out import LeaveOneOut, LowRankLeaveOneOut, RidgeSolution, leave_one_out
+from cldnet.math.novelty import Novelty, novelty
 
-#: Degrees of freedom of the scores' t distribution: beyond the largest drawn distance d it falls off as d^(-TAIL/2).
+#: Degrees of freedom of the scores' t distribution.
 TAIL = 12
+#: The same for the novelty, which beyond its largest draw falls off as the power of half of that; and by how much errors vary
+#: beyond what the mean leverage says. Chosen on validation parts of CIFAR-100, CLINC150, digits, FashionMNIST and MNIST.
+NOVELTY_TAIL, SPREAD = 30, 0.4
 DRAWS = 4096
 _COMMON_VARIANCE = 0.05  # share of the variance that all classes have, so that none is without any
 _LOWEST, _HIGHEST, _HALVINGS = 1e-3, 1e3, 24  # range and steps of the temperature search
@@ -38,63 +44,68 @@ class Calibration(NamedTuple):
     """Turns scores into probabilities.
 
     ``softmax(t / temperature)`` are the probabilities of the classes, given that it is one of them, for the scores ``t`` of the
-    discriminant of the same sums. ``distances`` are squared distances of samples of known classes to the nearest class vector,
-    sorted, in float64.
+    discriminant of the same sums. ``drawn`` is the novelty of samples of known classes, sorted, in float64; ``classes`` are the
+    columns of predicted vectors that ``novelty`` takes.
     """
 
     temperature: float
-    distances: Tensor
+    classes: Tensor
+    novelty: Novelty | None
+    drawn: Tensor
 
 
 def calibrate(ridge: RidgeSolution, moments: Tensor, class_weights: Tensor, n_samples: float) -> Calibration:
-    """Estimate from the sums how the scores of new samples vary; classes without weight are ignored.
+    """Estimate from the sums how the scores of new samples vary, on the CPU; classes without weight are ignored.
 
-    The result is always finite: sums without a class give the temperature 1 and a single distance of 1. The targets of
-    the temperature are smoothed as by Platt (1999), by ``1 / (n_c + 2)``.
+    The result is always finite: sums without a class give the temperature 1 and a single draw. The targets of the
+    temperature are smoothed as by Platt (1999), by ``1 / (n_c + 2)``.
     """
     weighted = class_weights > 0
-    if not bool(weighted.any()) or n_samples <= 0:
-        return Calibration(1.0, torch.ones(1, dtype=torch.float64, device=moments.device))
+    classes = weighted.nonzero()[:, 0].cpu()
+    if not len(classes) or n_samples <= 0:
+        return Calibration(1.0, classes, None, torch.zeros(1, dtype=torch.float64))
     weights = class_weights[weighted].double().cpu()
     known = ridge._replace(solution=ridge.solution[:, weighted])
     estimate = leave_one_out(known, moments[:, weighted], weights, n_samples)
-    vectors, classes = _draw(estimate)
+    vectors, targets = _draw(estimate, TAIL)
+    rule = novelty(estimate, known.solution)
     return Calibration(
-        temperature=_temperature(linear_discriminant(estimate).scores(vectors), classes, smoothing=1 / (weights + 2)),
-        distances=distance(vectors).sort().values.to(moments.device),
+        temperature=_temperature(linear_discriminant(estimate).scores(vectors), targets, smoothing=1 / (weights + 2)),
+        classes=classes,
+        novelty=rule,
+        drawn=rule.scores(_draw(_spread(estimate), NOVELTY_TAIL)[0]).sort().values,
     )
 
 
-def distance(scores: Tensor) -> Tensor:
-    """Squared distance of predicted vectors to the nearest class vector, that of the predicted class.
-
-    Class vectors are orthonormal, so it is ``Σ_j s_j² − 2 max_c s_c + 1``.
-    """
-    best = scores.max(1)
-    others = scores.scatter(1, best.indices[:, None], 0.0)
-    # The same sum, without cancellation for small distances.
-    return others.square().sum(1) + (best.values - 1).square()
-
-
-def known_probability(scores: Tensor, calibration: Calibration) -> Tensor:
-    """Probability ``(n,)`` that a sample of a known class is at least as far from the nearest class vector.
+def known_probability(vectors: Tensor, calibration: Calibration) -> Tensor:
+    """Probability ``(n,)`` that a sample of a known class is at least as novel as predicted vectors ``(n, c)`` on the CPU.
 
     Rejecting everything below 0.05 rejects about 5% of the samples of known classes.
     """
-    drawn = calibration.distances
-    far = distance(scores.double())
-    ends = torch.cat([drawn.new_zeros(1), drawn])
-    count = len(drawn)
-    above = torch.cat([drawn.new_ones(1), 1 - (torch.arange(count, device=drawn.device) + 0.5) / count])
-    right = torch.searchsorted(ends, far).clamp(1, count)
-    gap = (ends[right] - ends[right - 1]).clamp_min(torch.finfo(torch.float64).tiny)
-    part = ((far - ends[right - 1]) / gap).clamp(0, 1)
+    drawn, count = calibration.drawn, len(calibration.drawn)
+    if calibration.novelty is None:
+        return vectors.new_zeros(len(vectors))
+    far = calibration.novelty.scores(vectors[:, calibration.classes].double())
+    above = 1 - (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    right = torch.searchsorted(drawn, far).clamp(1, count - 1)
+    tiny = torch.finfo(torch.float64).tiny
+    part = ((far - drawn[right - 1]) / (drawn[right] - drawn[right - 1]).clamp_min(tiny)).clamp(0, 1)
     within = above[right - 1] + part * (above[right] - above[right - 1])
-    beyond = above[-1] * (drawn[-1] / far.clamp_min(drawn[-1])) ** (TAIL / 2)
-    return torch.where(far > drawn[-1], beyond, within).to(scores.dtype)
+    middle = drawn[count // 2]
+    beyond = above[-1] * ((drawn[-1] - middle) / (far - middle).clamp_min(tiny)) ** (NOVELTY_TAIL / 2)
+    return torch.where(far > drawn[-1], beyond, within).to(vectors.dtype)
 
 
-def _draw(estimate: LeaveOneOut | LowRankLeaveOneOut) -> tuple[Tensor, Tensor]:
+def _spread(estimate: LeaveOneOut | LowRankLeaveOneOut) -> LeaveOneOut | LowRankLeaveOneOut:
+    """Magnify errors to those of samples that are far from all classes."""
+    shares = estimate.weights / estimate.weights.sum()
+    used = 1 - 1 / max(estimate.factor, 1.0)
+    sure = min(max(2 * float(shares @ estimate.own_means) - 1, 0.0), 1.0)
+    classes = -math.log(float(shares.square().sum()))
+    return estimate.magnify_errors(math.sqrt(1 + SPREAD * used ** (1 / 3) * sure * max(classes, 0.0)))
+
+
+def _draw(estimate: LeaveOneOut | LowRankLeaveOneOut, tail: int) -> tuple[Tensor, Tensor]:
     """Draw predicted vectors of samples of known classes, and their classes, from the model of this module."""
     shares = estimate.weights / estimate.weights.sum()
     generator = torch.Generator().manual_seed(0)
@@ -110,8 +121,8 @@ def _draw(estimate: LeaveOneOut | LowRankLeaveOneOut) -> tuple[Tensor, Tensor]:
         root = (vectors * values.clamp_min(0).sqrt()) @ vectors.mT
         normal = torch.randn(DRAWS, len(shares), generator=generator, dtype=torch.float64) @ root
         means, usual = estimate.means[classes], shares @ _binomial(estimate.means)
-    chi_square = torch.randn(DRAWS, TAIL, generator=generator, dtype=torch.float64).square().sum(1)
-    stretch = ((TAIL - 2) / chi_square).sqrt()  # mean square 1: the covariance is unchanged
+    chi_square = torch.randn(DRAWS, tail, generator=generator, dtype=torch.float64).square().sum(1)
+    stretch = ((tail - 2) / chi_square).sqrt()  # mean square 1: the covariance is unchanged
     relative = torch.where(usual > 0, _binomial(means) / usual, 1.0)  # to the pooled variance, 1 on average
     variance = _COMMON_VARIANCE + (1 - _COMMON_VARIANCE) * relative
     return means + stretch[:, None] * variance.sqrt() * normal, classes

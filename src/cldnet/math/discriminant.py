@@ -68,45 +68,32 @@ def linear_discriminant(estimate: LeaveOneOut | LowRankLeaveOneOut) -> Discrimin
     share, less half the squared distance between that mean and the class's.
     """
     shares = estimate.weights / estimate.weights.sum()
+    estimate = estimate.shrink_means(MAX_FACTOR, MEAN_PRIOR).shrink_covariance(COVARIANCE_PRIOR)
     if isinstance(estimate, LowRankLeaveOneOut):
-        estimate = estimate.shrink_means(MAX_FACTOR, MEAN_PRIOR).shrink_covariance(COVARIANCE_PRIOR)
         means, center, _, solved = _along(estimate)
         outside, common = _across(estimate, shares)
         offset = shares.log() - ((means + center) * solved.mT).sum(1) / 2
         offset = offset - (outside - common.square().sum()) / (2 * estimate.isotropic)
         across, center_across = estimate.own / estimate.isotropic, common / estimate.isotropic
         return LowRankDiscriminant(estimate.axes, solved, across, center_across, offset)
-    means, covariance, counts, factor = estimate
-    one_hot = torch.eye(len(counts), dtype=means.dtype)
-    means = one_hot + min(1.0, MAX_FACTOR / max(factor, 1.0)) * (means - one_hot)
-    means = (counts[:, None] * means + MEAN_PRIOR * one_hot) / (counts[:, None] + MEAN_PRIOR)
-    center = shares @ means
-    weights = _solve_covariance(covariance, counts, means - center)
-    offset = shares.log() - ((means + center) * weights.mT).sum(1) / 2
+    center = shares @ estimate.means
+    weights = torch.linalg.solve(estimate.covariance, (estimate.means - center).mT)
+    offset = shares.log() - ((estimate.means + center) * weights.mT).sum(1) / 2
     return Discriminant(weights, offset)
 
 
 def separation(estimate: LeaveOneOut | LowRankLeaveOneOut) -> float:
     """Fisher's ratio: mean squared distance of class means from their center, in units of the variance within classes."""
     shares = estimate.weights / estimate.weights.sum()
+    estimate = estimate.shrink_covariance(COVARIANCE_PRIOR)
     if isinstance(estimate, LowRankLeaveOneOut):
-        estimate = estimate.shrink_covariance(COVARIANCE_PRIOR)
         _, _, centered, solved = _along(estimate)
         outside, common = _across(estimate, shares)
         across = outside - 2 * estimate.own * common + common.square().sum()
         return float(shares @ ((centered * solved.mT).sum(1) + across / estimate.isotropic))
     centered = estimate.means - shares @ estimate.means
-    solved = _solve_covariance(estimate.covariance, estimate.weights, centered)
+    solved = torch.linalg.solve(estimate.covariance, centered.mT)
     return float(shares @ (centered * solved.mT).sum(1))
-
-
-def _solve_covariance(covariance: Tensor, counts: Tensor, centered: Tensor) -> Tensor:
-    """``Σ⁻¹ centeredᵀ``, with the covariance shrunk to a multiple of the identity."""
-    total, prior = counts.sum(), COVARIANCE_PRIOR * len(counts)
-    shrunk = total * covariance
-    shrunk.diagonal().add_(prior * covariance.diagonal().mean())
-    solved: Tensor = torch.linalg.solve(shrunk / (total + prior), centered.mT)
-    return solved
 
 
 def _along(estimate: LowRankLeaveOneOut) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -46,6 +46,34 @@ class LeaveOneOut(NamedTuple):
     weights: Tensor  # total sample weight of each class
     factor: float = 1.0  # k, by which errors in sample were magnified
 
+    @property
+    def own_means(self) -> Tensor:
+        """Mean score of each class for itself."""
+        return self.means.diagonal()
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of a score within classes, on average over the classes that it is for."""
+        return self.covariance.diagonal().mean()
+
+    def magnify_errors(self, by: float) -> LeaveOneOut:
+        """Move means away from the one-hot vectors, and stretch what varies, by the same factor."""
+        one_hot = torch.eye(len(self.weights), dtype=self.means.dtype)
+        return self._replace(means=one_hot + by * (self.means - one_hot), covariance=by**2 * self.covariance)
+
+    def shrink_means(self, max_factor: float, prior: float) -> LeaveOneOut:
+        """Shrink means to the one-hot vectors: by ``prior`` samples, and where errors were magnified above ``max_factor``."""
+        one_hot, counts = torch.eye(len(self.weights), dtype=self.means.dtype), self.weights[:, None]
+        means = one_hot + min(1.0, max_factor / max(self.factor, 1.0)) * (self.means - one_hot)
+        return self._replace(means=(counts * means + prior * one_hot) / (counts + prior))
+
+    def shrink_covariance(self, prior: float) -> LeaveOneOut:
+        """Shrink the covariance to a multiple of the identity, by ``prior`` samples per class."""
+        total, more = self.weights.sum(), prior * len(self.weights)
+        shrunk = total * self.covariance
+        shrunk.diagonal().add_(more * self.variance)
+        return self._replace(covariance=shrunk / (total + more))
+
 
 class LowRankLeaveOneOut(NamedTuple):
     """`LeaveOneOut` for more classes than features: means ``aᵢeᵢ + Z fᵢ`` and covariance ``Z C Zᵀ + δI``."""
@@ -58,6 +86,21 @@ class LowRankLeaveOneOut(NamedTuple):
     weights: Tensor
     factor: float
 
+    @property
+    def own_means(self) -> Tensor:
+        """Mean score of each class for itself."""
+        return self.own + (self.axes * self.means).sum(1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of a score within classes, on average over the classes that it is for."""
+        return self.core.diagonal().sum() / len(self.weights) + self.isotropic
+
+    def magnify_errors(self, by: float) -> LowRankLeaveOneOut:
+        """Move means away from the one-hot vectors, and stretch what varies, by the same factor."""
+        own, means = 1 + by * (self.own - 1), by * self.means
+        return self._replace(own=own, means=means, core=by**2 * self.core, isotropic=by**2 * self.isotropic)
+
     def shrink_means(self, max_factor: float, prior: float) -> LowRankLeaveOneOut:
         """Shrink means to the one-hot vectors: by ``prior`` samples, and where errors were magnified above ``max_factor``."""
         share = min(1.0, max_factor / max(self.factor, 1.0))
@@ -68,8 +111,7 @@ class LowRankLeaveOneOut(NamedTuple):
     def shrink_covariance(self, prior: float) -> LowRankLeaveOneOut:
         """Shrink the covariance to a multiple of the identity, by ``prior`` samples per class."""
         total, more = float(self.weights.sum()), prior * len(self.weights)
-        variance = float(self.core.diagonal().sum()) / len(self.weights) + self.isotropic
-        isotropic = (total * self.isotropic + more * variance) / (total + more)
+        isotropic = (total * self.isotropic + more * float(self.variance)) / (total + more)
         return self._replace(core=total / (total + more) * self.core, isotropic=isotropic)
 
     def mean_scores(self, classes: Tensor) -> Tensor:

@@ -390,7 +390,7 @@ class Exact(MappedLearner):
         if solved.calibration is None:
             ridge = solved.ridge._replace(solution=solved.ridge.solution[:, classes])
             made = calibrate(ridge, self.class_sums[classes].T, self.class_weights[classes], float(self.rows))
-            solved = self._solved = solved._replace(calibration=made._replace(distances=made.distances.cpu()))
+            solved = self._solved = solved._replace(calibration=made)
         assert solved.calibration is not None
         return solved.calibration
 
