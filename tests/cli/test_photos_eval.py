@@ -97,7 +97,7 @@ def test_the_json_has_what_it_takes_to_check_it(place: Path) -> None:
 def test_batches_give_what_all_photos_at_once_give(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("new/china/broken.jpg").write_text("no image")
     whole, _ = evaluated("new")
-    monkeypatch.setattr("cldnet.cli.photos.BATCH", 5)
+    monkeypatch.setattr("cldnet.cli.learn.BATCH", 5)
     parts, _ = evaluated("new")
     for one, other in zip(whole.pop("answers"), parts.pop("answers"), strict=True):
         assert one == other | {"probability": pytest.approx(other["probability"], abs=1e-6)}
@@ -179,8 +179,8 @@ def test_mistakes_are_shown_with_small_copies_unless_told_otherwise(place: Path)
 
 
 def test_only_the_surest_mistakes_are_shown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cldnet.cli.photos.BATCH", 2)
-    monkeypatch.setattr("cldnet.cli.photos._MISTAKES", 2)
+    monkeypatch.setattr("cldnet.cli.learn.BATCH", 2)
+    monkeypatch.setattr("cldnet.cli.learn._MISTAKES", 2)
     Path("new/flower").rename("new/aside")
     Path("new/china").rename("new/flower")
     Path("new/aside").rename("new/china")

@@ -330,7 +330,7 @@ def test_errors_do_not_print_escapes_either(
 
 
 def test_many_photos_go_batch_by_batch_and_ten_bad_ones_are_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cldnet.cli.photos.BATCH", 16)
+    monkeypatch.setattr("cldnet.cli.learn.BATCH", 16)
     (place / "many" / "dot").mkdir(parents=True)
     for number in range(36):
         path = place / "many" / "dot" / f"{number:03}.png"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, lessons, models, photos, results, run, tune
+from cldnet.cli import bench, datasets, learn, lessons, models, results, run, tune
 from cldnet.cli.show import printable
 from cldnet.version import __version__
 
@@ -24,11 +24,11 @@ def _show_version(wanted: bool) -> None:
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-app.command("learn")(photos.learn_command)
-app.command("predict")(photos.predict_command)
-app.command("eval")(photos.eval_command)
+app.command("learn")(learn.learn_command)
+app.command("predict")(learn.predict_command)
+app.command("eval")(learn.eval_command)
 app.command("inspect")(models.inspect_command)
-app.command("forget")(photos.forget_command)
+app.command("forget")(learn.forget_command)
 app.command("merge")(models.merge_command)
 app.command("lessons")(lessons.lessons_command)
 app.command("undo")(lessons.undo_command)

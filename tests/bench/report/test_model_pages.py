@@ -18,14 +18,14 @@ from PIL import Image
 from cldnet import CLDNetClassifier
 from cldnet.bench.formatting import percent
 from cldnet.bench.report import audit_page, evaluation_page, write_audit, write_evaluation
-from cldnet.bench.report.model_pages import Mistakes, PhotoEvaluation, PhotoPrediction
+from cldnet.bench.report.model_pages import Evaluation, Mistakes, Prediction
 from cldnet.estimator.audit import Audit
 
 NASTY = "<script>alert('1')</script>"
 GREY = np.full((3, 32, 32), 128, np.uint8)
 
 
-def evaluation(classes: int, photos: int = 4, **more: Any) -> PhotoEvaluation:
+def evaluation(classes: int, photos: int = 4, **more: Any) -> Evaluation:
     """Classes in a ring, of each some photos: some are classified as the next class, the more the higher its number."""
     names = [f"class {number:03d}" for number in range(classes - 1)] + [NASTY]
     answers = []
@@ -33,13 +33,13 @@ def evaluation(classes: int, photos: int = 4, **more: Any) -> PhotoEvaluation:
         for photo in range(photos):
             right = photo % photos >= at % photos or classes == 1
             answer = name if right else names[(at + 1) % classes]
-            answers.append(PhotoPrediction(f"{name}/{photo}.jpg", name, answer, 0.5 + photo / 10, 0 if right else 1))
+            answers.append(Prediction(f"{name}/{photo}.jpg", name, answer, 0.5 + photo / 10, 0 if right else 1))
     about = {"unread": {}, "day": "2026-01-01", "versions": {"cldnet": "1"}} | more
     extra = about.pop("extra", ())
-    return PhotoEvaluation("birds & co", "sha256:0", "test", classes, (*answers, *extra), **about)
+    return Evaluation("birds & co", "sha256:0", "test", classes, (*answers, *extra), **about)
 
 
-def mistakes_of(found: PhotoEvaluation, most: int = 24) -> Mistakes:
+def mistakes_of(found: Evaluation, most: int = 24) -> Mistakes:
     wrong = sorted((answer for answer in found.answers if answer.wrong), key=lambda answer: -answer.probability)
     return [(answer, GREY) for answer in wrong[:most]]
 
@@ -127,7 +127,7 @@ def test_both_files_are_written_to_a_folder_that_is_made(audit: Audit, tmp_path:
 
 @pytest.mark.parametrize("classes", [1, 2, 12, 41, 230])
 def test_the_page_is_whole_and_needs_nothing_else(classes: int) -> None:
-    found = evaluation(classes, extra=[PhotoPrediction("x/1.jpg", NASTY * 2, NASTY, 0.5, None)], unread={NASTY: NASTY})
+    found = evaluation(classes, extra=[Prediction("x/1.jpg", NASTY * 2, NASTY, 0.5, None)], unread={NASTY: NASTY})
     page = evaluation_page(found, mistakes_of(found))
     parser = Whole()
     parser.feed(page)
@@ -140,7 +140,7 @@ def test_the_page_is_whole_and_needs_nothing_else(classes: int) -> None:
 
 
 def test_the_page_says_the_figures_of_the_json() -> None:
-    strangers = [PhotoPrediction("owl/1.jpg", "owl", "class 001", 0.5, None)]
+    strangers = [Prediction("owl/1.jpg", "owl", "class 001", 0.5, None)]
     found = evaluation(6, extra=strangers, unread={"class 001/9.jpg": "an empty file"})
     page, told = evaluation_page(found, mistakes_of(found)), found.to_json()
     for figure in ("accuracy", "balanced_accuracy", "top3_accuracy", "mean_probability"):
@@ -224,7 +224,7 @@ def test_a_page_of_somebody_else_stays(tmp_path: Path) -> None:
 
 def test_a_name_that_is_no_text_can_be_written(tmp_path: Path) -> None:
     odd = "class 000/\udcff.jpg"  # a name in another encoding, as Python has it
-    found = evaluation(2, unread={odd: "empty"}, extra=[PhotoPrediction(odd, "class 000", NASTY, 0.5, 1)])
+    found = evaluation(2, unread={odd: "empty"}, extra=[Prediction(odd, "class 000", NASTY, 0.5, 1)])
     page, figures = write_evaluation(found, tmp_path)
     assert json.loads(figures.read_text())["unread"][0]["photo"] == odd
     assert "class 000/\ufffd.jpg" in page.read_text()

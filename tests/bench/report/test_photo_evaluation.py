@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cldnet.bench.report.model_pages import PhotoEvaluation, PhotoPrediction
+from cldnet.bench.report.model_pages import Evaluation, Prediction, evaluation_page
 
 
-def evaluation(*answers: PhotoPrediction, classes: int = 3, **more: Any) -> PhotoEvaluation:
+def evaluation(*answers: Prediction, classes: int = 3, **more: Any) -> Evaluation:
     about = {
         "model": "m",
         "digest": "sha256:0",
@@ -19,12 +19,12 @@ def evaluation(*answers: PhotoPrediction, classes: int = 3, **more: Any) -> Phot
         "day": "2026-01-01",
         "versions": {},
     } | more
-    return PhotoEvaluation(classes=classes, answers=answers, **about)
+    return Evaluation(classes=classes, answers=answers, **about)
 
 
-def answered(label: str, answer: str, probability: float = 0.5, rank: int | None = -1) -> PhotoPrediction:
+def answered(label: str, answer: str, probability: float = 0.5, rank: int | None = -1) -> Prediction:
     rank = (0 if label == answer else 1) if rank == -1 else rank
-    return PhotoPrediction(f"{label}/1.jpg", label, answer, probability, rank)
+    return Prediction(f"{label}/1.jpg", label, answer, probability, rank)
 
 
 MIXED = (
@@ -45,7 +45,7 @@ def test_every_figure_of_known_classes_leaves_out_unknown_ones() -> None:
     assert found.mean_probability == pytest.approx((6 * 0.9 + 2 * 0.7 + 0.8 + 0.6) / 10)
     assert found.labels == ["kite", "robin", "wren"]  # a class may have no photo, and be an answer
     assert found.matrix.tolist() == [[0, 0, 0], [1, 1, 0], [0, 2, 6]]
-    assert [(one.label, one.photos, one.right) for one in found.by_class] == [("robin", 2, 1), ("wren", 8, 6)]
+    assert [(one.label, one.samples, one.right) for one in found.by_class] == [("robin", 2, 1), ("wren", 8, 6)]
     assert [tuple(pair) for pair in found.confusions] == [("wren", "robin", 2, 8), ("robin", "kite", 1, 2)]
     assert [tuple(one) for one in found.unknown_classes] == [("owl", 3, {"wren": 2, "robin": 1})]
 
@@ -104,4 +104,15 @@ def test_json_has_all_figures_and_every_answer() -> None:
     assert sum(map(sum, read["confusion"]["matrix"])) == 10
     assert read["unknown"] == [{"label": "owl", "photos": 3, "taken_for": {"wren": 2, "robin": 1}}]
     assert read["unread"] == [{"photo": "wren/9.jpg", "reason": "empty"}]
-    assert [PhotoPrediction(**answer) for answer in read["answers"]] == list(MIXED)
+    answers = [{"name": answer.pop("photo"), **answer} for answer in read["answers"]]
+    assert [Prediction(**answer) for answer in answers] == list(MIXED)
+
+
+def test_json_and_text_call_samples_what_they_are() -> None:
+    found = evaluation(*MIXED, classes=4, noun="text")
+    read = found.to_json()
+    assert read["texts"] == {"known": 10, "unknown": 3, "unread": 0}
+    assert {"text", "label"} <= read["answers"][0].keys()
+    assert "photo" not in str(found) + json.dumps(read)
+    assert "photo" not in evaluation_page(found, [(MIXED[0], "hello <there>")]).lower()
+    assert "hello &lt;there&gt;" in evaluation_page(found, [(MIXED[0], "hello <there>")])

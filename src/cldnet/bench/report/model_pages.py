@@ -1,4 +1,4 @@
-"""Pages about a model, and their figures as JSON: its audit, and its evaluation on labelled photos."""
+"""Pages about a model, and their figures as JSON: its audit, and its evaluation on labelled samples."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ _LISTED = 5  # classes and confusions that are named in a few lines of text
 _ROWS = 200  # of a table that one may want to read
 _PAIRS, _BARS = 30, 30  # confusions that are listed, classes that have a bar
 _MAPPED = 200  # classes of a confusion matrix
+_LETTERS = 200  # of a sentence that was classified wrongly
 _VERDICTS = {
     "clear": "no",
     "chance": "too short to tell",
@@ -108,10 +109,10 @@ def audit_page(audit: Audit, title: str = "") -> str:
     )
 
 
-class PhotoPrediction(NamedTuple):
-    """What a model says of one photo."""
+class Prediction(NamedTuple):
+    """What a model says of one sample."""
 
-    photo: str  # path relative to the folder that was evaluated
+    name: str  # of a file its path relative to the folder that was evaluated
     label: str  # the true class
     answer: str  # the predicted class
     probability: float  # of the predicted class
@@ -124,67 +125,68 @@ class PhotoPrediction(NamedTuple):
 
 
 class ClassAccuracy(NamedTuple):
-    """How many photos of a class were evaluated, how many are classified correctly, and the share of these."""
+    """How many samples of a class were evaluated, how many are classified correctly, and the share of these."""
 
     label: str
-    photos: int
+    samples: int
     right: int
     accuracy: float
 
 
 class Confusion(NamedTuple):
-    """``photos`` of the ``of`` photos of a class are classified as another one."""
+    """``samples`` of the ``of`` samples of a class are classified as another one."""
 
     label: str
     answer: str
-    photos: int
+    samples: int
     of: int
 
     def __str__(self) -> str:
-        return f"{self.photos:,} of {self.of:,} {self.label!r} classified as {self.answer!r}"
+        return f"{self.samples:,} of {self.of:,} {self.label!r} classified as {self.answer!r}"
 
 
 class UnknownClass(NamedTuple):
-    """A class that the model does not know: its number of photos, and as what they are classified, most frequent first."""
+    """A class that the model does not know: its number of samples, and as what they are classified, most frequent first."""
 
     label: str
-    photos: int
+    samples: int
     taken_for: dict[str, int]
 
 
 @dataclass(frozen=True)
-class PhotoEvaluation:
-    """The predictions of a model for labelled photos, and figures. Accuracies are over classes that the model knows.
+class Evaluation:
+    """The predictions of a model for labelled samples, and figures. Accuracies are over classes that the model knows.
 
-    `model` and `digest` are the name and the checksum of the model's file, `folder` is the name of the folder, and `classes`
-    the number of classes that the model knows. `answers` has a prediction for every photo that could be read, `unread` the
-    reasons why the others could not, by path.
+    `model` and `digest` are the name and the checksum of the model's file, `folder` is the name of the folder or table, and
+    `classes` the number of classes that the model knows. `answers` has a prediction for every sample that could be read,
+    `unread` the reasons why the others could not, by path. `noun` is what a sample is called: photo, text or row.
     """
 
     model: str
     digest: str
     folder: str
     classes: int
-    answers: tuple[PhotoPrediction, ...]
+    answers: tuple[Prediction, ...]
     unread: Mapping[str, str]
     day: str
     versions: Mapping[str, str]
+    noun: str = "photo"
 
     def __post_init__(self) -> None:
         if not self.known:
             raise ValueError(
-                f"No readable photo under {self.folder!r} is of a class that the model knows, so there is nothing to measure. "
-                "Put the photos into folders named after its classes."
+                f"No readable {self.noun} under {self.folder!r} is of a class that the model knows, so there is nothing to "
+                f"measure. Give {self.noun}s of its classes: folders and labels named as the model knows them."
             )
 
     @cached_property
-    def known(self) -> tuple[PhotoPrediction, ...]:
-        """Predictions for photos of classes that the model knows."""
+    def known(self) -> tuple[Prediction, ...]:
+        """Predictions for samples of classes that the model knows."""
         return tuple(answer for answer in self.answers if answer.rank is not None)
 
     @cached_property
     def labels(self) -> list[str]:
-        """Classes of the matrix, sorted: those that have photos, and those that were predicted for them."""
+        """Classes of the matrix, sorted: those that have samples, and those that were predicted for them."""
         return sorted({label for answer in self.known for label in (answer.label, answer.answer)})
 
     @cached_property
@@ -196,7 +198,7 @@ class PhotoEvaluation:
 
     @property
     def accuracy(self) -> float:
-        """Share of the photos that are classified correctly."""
+        """Share of the samples that are classified correctly."""
         return float(self.matrix.trace() / self.matrix.sum())
 
     @property
@@ -206,7 +208,7 @@ class PhotoEvaluation:
 
     @property
     def top3_accuracy(self) -> float | None:
-        """Share of the photos whose class is among the three most likely; None if the model knows three or fewer."""
+        """Share of the samples whose class is among the three most likely; None if the model knows three or fewer."""
         if self.classes <= 3:
             return None
         return float(np.mean([answer.rank is not None and answer.rank < 3 for answer in self.known]))
@@ -218,9 +220,9 @@ class PhotoEvaluation:
 
     @cached_property
     def by_class(self) -> list[ClassAccuracy]:
-        """Accuracy of every class that has photos, worst first."""
-        photos, right = self.matrix.sum(axis=1).tolist(), self.matrix.diagonal().tolist()
-        rows = [ClassAccuracy(label, n, k, k / n) for label, n, k in zip(self.labels, photos, right, strict=True) if n]
+        """Accuracy of every class that has samples, worst first."""
+        samples, right = self.matrix.sum(axis=1).tolist(), self.matrix.diagonal().tolist()
+        rows = [ClassAccuracy(label, n, k, k / n) for label, n, k in zip(self.labels, samples, right, strict=True) if n]
         return sorted(rows, key=lambda row: row.accuracy)
 
     @cached_property
@@ -238,6 +240,10 @@ class PhotoEvaluation:
                 counts.setdefault(answer.label, Counter())[answer.answer] += 1
         return [UnknownClass(label, own.total(), dict(own.most_common())) for label, own in sorted(counts.items())]
 
+    def count(self, number: int) -> str:
+        """A number of samples in words."""
+        return counted(number, self.noun, f"{self.noun}s")
+
     @property
     def calibration(self) -> str:
         """Mean probability against accuracy, in a few words."""
@@ -247,7 +253,12 @@ class PhotoEvaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures and all predictions, ready for a JSON file."""
-        photos = {"known": len(self.known), "unknown": len(self.answers) - len(self.known), "unread": len(self.unread)}
+        counts = {"known": len(self.known), "unknown": len(self.answers) - len(self.known), "unread": len(self.unread)}
+        keys = {"name": self.noun, "samples": f"{self.noun}s"}
+
+        def plain(one: Any) -> dict[str, Any]:
+            return {keys.get(name, name): value for name, value in one._asdict().items()}
+
         return {
             "schema": SCHEMA,
             "kind": "evaluation",
@@ -255,33 +266,33 @@ class PhotoEvaluation:
             "folder": self.folder,
             "day": self.day,
             "versions": dict(self.versions),
-            "photos": photos,
+            f"{self.noun}s": counts,
             "accuracy": self.accuracy,
             "balanced_accuracy": self.balanced_accuracy,
             "top3_accuracy": self.top3_accuracy,
             "mean_probability": self.mean_probability,
-            "by_class": [one._asdict() for one in self.by_class],
+            "by_class": [plain(one) for one in self.by_class],
             "confusion": {"labels": self.labels, "matrix": self.matrix.tolist()},
-            "confusions": [pair._asdict() for pair in self.confusions],
-            "unknown": [one._asdict() for one in self.unknown_classes],
-            "unread": [{"photo": photo, "reason": reason} for photo, reason in self.unread.items()],
-            "answers": [answer._asdict() for answer in self.answers],
+            "confusions": [plain(pair) for pair in self.confusions],
+            "unknown": [plain(one) for one in self.unknown_classes],
+            "unread": [{self.noun: name, "reason": reason} for name, reason in self.unread.items()],
+            "answers": [plain(answer) for answer in self.answers],
         }
 
     def __str__(self) -> str:
         classes = counted(len(self.by_class), "class", "classes")
         overall, balanced = percent(self.accuracy), percent(self.balanced_accuracy)
-        lines = {"photos": [f"{len(self.known):,} of {classes} that the model knows"]}
-        lines["accuracy"] = [f"{overall} of photos, {balanced} as a mean over classes"]
+        lines = {f"{self.noun}s": [f"{len(self.known):,} of {classes} that the model knows"]}
+        lines["accuracy"] = [f"{overall} of {self.noun}s, {balanced} as a mean over classes"]
         if self.top3_accuracy is not None:
             lines["top 3"] = [f"{percent(self.top3_accuracy)} have their class among the three most likely"]
         lines["sure"] = [self.calibration]
         worst = [one for one in self.by_class if one.accuracy < 1][:_LISTED]
-        named = ", ".join(f"{one.label!r} {percent(one.accuracy)} of {one.photos:,}" for one in worst)
+        named = ", ".join(f"{one.label!r} {percent(one.accuracy)} of {one.samples:,}" for one in worst)
         lines["worst"] = [named] if worst else []
         lines["confused"] = [str(pair) for pair in self.confusions[:_LISTED]]
         lines["unknown"] = self._unknown_lines()
-        lines["unread"] = [f"{counted(len(self.unread), 'photo', 'photos')} left out"] if self.unread else []
+        lines["unread"] = [f"{self.count(len(self.unread))} left out"] if self.unread else []
         return "\n".join(
             f"{'' if at else name:>8}  {text}" for name, own in lines.items() for at, text in enumerate(own)
         )
@@ -290,9 +301,9 @@ class PhotoEvaluation:
         unknown = self.unknown_classes
         if not unknown:
             return []
-        photos = counted(sum(one.photos for one in unknown), "photo", "photos")
+        samples = self.count(sum(one.samples for one in unknown))
         lines = [
-            f"{photos} of {counted(len(unknown), 'class', 'classes')} that the model does not know, not counted above"
+            f"{samples} of {counted(len(unknown), 'class', 'classes')} that the model does not know, not counted above"
         ]
         for label, of, taken_for in unknown[:_LISTED]:
             answer, count = next(iter(taken_for.items()))
@@ -301,11 +312,11 @@ class PhotoEvaluation:
         return [*lines, f"and {counted(more, 'class', 'classes')} more"] if more > 0 else lines
 
 
-#: Wrong predictions, with the pixels of the photo, shape ``(3, side, side)``, where it is to be shown.
-Mistakes = Sequence[tuple[PhotoPrediction, NDArray[np.uint8] | None]]
+#: Wrong predictions, with the pixels of the photo, shape ``(3, side, side)``, or the sentence, where it is to be shown.
+Mistakes = Sequence[tuple[Prediction, NDArray[np.uint8] | str | None]]
 
 
-def write_evaluation(found: PhotoEvaluation, folder: Path, mistakes: Mistakes = ()) -> tuple[Path, Path]:
+def write_evaluation(found: Evaluation, folder: Path, mistakes: Mistakes = ()) -> tuple[Path, Path]:
     """Write ``index.html`` and ``eval.json`` to a folder, which is made if it is missing; the page shows `mistakes`."""
     page, figures = folder / "index.html", folder / "eval.json"
     with output_folder(folder):
@@ -323,13 +334,13 @@ def check_output(folder: Path) -> None:
         raise FileExistsError(f"{page} exists and was not written by an evaluation: name another folder.")
 
 
-def evaluation_json(found: PhotoEvaluation) -> str:
+def evaluation_json(found: Evaluation) -> str:
     """Return all figures as JSON, one entry per line: a matrix with one number per line is hard to read."""
     lines = (f" {json.dumps(name)}: {json.dumps(value)}" for name, value in found.to_json().items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def evaluation_page(found: PhotoEvaluation, mistakes: Mistakes = ()) -> str:
+def evaluation_page(found: Evaluation, mistakes: Mistakes = ()) -> str:
     """Return the page of an evaluation as HTML that needs nothing else."""
     matrix, labels = found.matrix, found.labels
     if len(labels) > _MAPPED:
@@ -338,7 +349,7 @@ def evaluation_page(found: PhotoEvaluation, mistakes: Mistakes = ()) -> str:
         matrix, labels = matrix[np.ix_(worst, worst)], [labels[at] for at in worst]
     classes = counted(len(labels), "class", "classes")
     frequent = "; ".join(map(str, found.confusions[:5])) or "none"
-    accuracies = [(one.label, one.accuracy, f"{percent(one.accuracy)} of {one.photos:,}") for one in found.by_class]
+    accuracies = [(one.label, one.accuracy, f"{percent(one.accuracy)} of {one.samples:,}") for one in found.by_class]
     return render(
         "evaluation.html.j2",
         found=found,
@@ -346,17 +357,20 @@ def evaluation_page(found: PhotoEvaluation, mistakes: Mistakes = ()) -> str:
         numbered=len(labels) <= MAX_NUMBERED_CLASSES,
         confusion=confusion_map(matrix, labels, f"Confusion matrix of {classes}. Most frequent: {frequent}."),
         pairs=[
-            (pair.label, pair.answer, f"{pair.photos:,}", f"{pair.of:,}", percent(pair.photos / pair.of))
+            (pair.label, pair.answer, f"{pair.samples:,}", f"{pair.of:,}", percent(pair.samples / pair.of))
             for pair in found.confusions[:_PAIRS]
         ],
         bars=_BARS,
         accuracies=bars(accuracies[:_BARS], "Accuracy per class, worst first"),
         by_class=[
-            (one.label, f"{one.photos:,}", f"{one.right:,}", percent(one.accuracy)) for one in found.by_class[:_ROWS]
+            (one.label, f"{one.samples:,}", f"{one.right:,}", percent(one.accuracy)) for one in found.by_class[:_ROWS]
         ],
-        mistakes=[(prediction, None if pixels is None else _data_uri(pixels)) for prediction, pixels in mistakes],
+        mistakes=[
+            (prediction, None if shown is None else shown[:_LETTERS] if isinstance(shown, str) else _data_uri(shown))
+            for prediction, shown in mistakes
+        ],
         unknown=[
-            (one.label, _most_frequent(one.taken_for), f"{one.photos:,}") for one in found.unknown_classes[:_ROWS]
+            (one.label, _most_frequent(one.taken_for), f"{one.samples:,}") for one in found.unknown_classes[:_ROWS]
         ],
         unread=list(found.unread.items())[:_ROWS],
     )
