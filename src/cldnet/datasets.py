@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from cldnet.data.files import has_sentences, is_table, read_rows, read_sentences
 from cldnet.data.images.folders import Photo, Tree, holds_texts, list_photos, list_texts
+from cldnet.text import shown
 
 __all__ = ["Batch", "LabelledData", "Photos", "Rows", "Sentences", "folder", "load", "table"]
 
@@ -110,7 +111,7 @@ class LabelledData(ABC):
 
     def describe_skipped(self) -> str:
         """Name the files that could not be read, for a message."""
-        named = ", ".join(f"{each.name} ({each.reason})" for each in self.skipped[:_NAMED])
+        named = ", ".join(f"{shown(each.name)} ({each.reason})" for each in self.skipped[:_NAMED])
         return named + (f", and {len(self.skipped) - _NAMED:,} more" if len(self.skipped) > _NAMED else "")
 
 

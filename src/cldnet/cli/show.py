@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cldnet.bench.formatting import human_bytes, percent, yes_no
+from cldnet.text import shown as shown
 
 if TYPE_CHECKING:
     from cldnet.bench.summary import Summary
@@ -29,19 +30,6 @@ _PATIENCE = 2.0
 def say(text: str, *, error: bool = False) -> None:
     """Print text without colours, markup or wrapping, with control characters escaped."""
     Console(stderr=error).print(printable(text), highlight=False, markup=False, soft_wrap=True)
-
-
-def shown(name: object) -> str:
-    r"""Escape a name of a file or a class for one line of a terminal, as Python's ``repr`` does.
-
-    Names are untrusted: they may contain control sequences, line breaks or bytes that are not UTF-8.
-    """
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in str(name))
-
-
-def _escaped(letter: str) -> str:
-    byte = ord(letter) - 0xDC00  # a byte that is not UTF-8, as surrogateescape holds it
-    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else repr(letter)[1:-1]
 
 
 def printable(text: str) -> str:
