@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.cli.test_startup import imported_by
 from tests.estimator.test_forget import assert_same_sums, make, rows
-from tests.locks import held
+from tests.storage.test_lock import held
 from typer.testing import CliRunner, Result
 
 import cldnet.storage as store

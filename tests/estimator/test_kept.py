@@ -234,6 +234,17 @@ def test_kept_sums_are_counted_and_named_by_the_audit_and_shared_by_copies() -> 
     assert audit.to_json()["kept_lessons"] == [[3, [[0, 1]]], [4, [[0, 5], [2, 5]]]]
 
 
+def test_an_audit_compares_kept_sums_with_samples() -> None:
+    x, y = np.random.default_rng(0).normal(size=(40, 30)), np.arange(40) % 2
+    clf = CLDNetClassifier(keep_lessons=1, random_state=0).fit(x, y).partial_fit(x[:20] * 0 + x[3], y[:20])
+    found = {
+        finding.tensor: finding for finding in clf.audit(x, rows=None).findings or () if finding.space == "features"
+    }
+    assert {"kept.0.class_sums", "kept.0.second.packed", "class_sums"} <= found.keys()
+    assert found["class_sums"].verdict == "clear"
+    assert found["kept.0.class_sums"].verdict == "revealing"
+
+
 SPOILED: dict[str, Callable[[dict[str, torch.Tensor], dict[str, Any]], Any]] = {
     "a missing tensor": lambda t, m: t.pop("kept.0.rows"),
     "another shape": lambda t, m: t.update({"kept.0.class_sums": t["kept.0.class_sums"][:1]}),

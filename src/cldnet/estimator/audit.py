@@ -11,7 +11,7 @@ similar by chance: what random directions of as many numbers would reach is igno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import blake2b
@@ -25,6 +25,7 @@ from torch.nn.functional import normalize
 
 from cldnet.device import generator
 from cldnet.estimator.footprint import Footprint, multiplications
+from cldnet.estimator.kept import write_kept
 from cldnet.estimator.model import Model, Sizes
 from cldnet.math import symmetric
 from cldnet.methods.learner import Learner, Represents
@@ -88,19 +89,23 @@ class Finding:
         return "shared" if self.fewest >= FEW else "near"
 
 
-def stored_vectors(learner: Learner, length: int, *, fold: bool = True) -> Iterator[tuple[str, str, Tensor]]:
+def stored_vectors(
+    learner: Learner, length: int, *, fold: bool = True, beside: Mapping[str, Tensor] | None = None
+) -> Iterator[tuple[str, str, Tensor]]:
     """Yield every stored vector with ``length`` numbers (or one more, for a bias) as ``(tensor, form, unit vectors)``.
 
     With ``fold``, a tensor that has the numbers of several such vectors but no side of that length is cut into them: flat
-    tensors, and others that no optimiser trains.
+    tensors, and others that no optimiser trains. ``beside`` are tensors that a model keeps besides its learner.
     """
     trained = {name for name, parameter in learner.named_parameters() if parameter.ndim > 1}
     second = getattr(learner, "second", None)
-    for name, tensor in learner.state_dict().items():
+    for name, tensor in {**learner.state_dict(), **(beside or {})}.items():
         if name in ("counters", "random") or tensor.numel() < 2:
             continue
         numbers = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-        if name == "second.packed" and isinstance(second, FullMoments):  # the upper triangle of a symmetric matrix
+        if name.endswith("second.packed") and isinstance(
+            second, FullMoments
+        ):  # the upper triangle of a symmetric matrix
             if second.width in (length, length + 1):
                 yield name, "column", _unit(symmetric.unpack(numbers, second.width, torch.float32)[:, :length])
             continue
@@ -327,11 +332,18 @@ class _Comparison:
 
 
 @torch.no_grad()
-def compare(learner: Learner, x: Tensor, on_progress: _Progress = None, drawn: Tensor | None = None) -> list[Finding]:
+def compare(
+    learner: Learner,
+    x: Tensor,
+    on_progress: _Progress = None,
+    drawn: Tensor | None = None,
+    beside: Mapping[str, Tensor] | None = None,
+) -> list[Finding]:
     """Compare everything that a learner stores with samples ``(n, …)``; equal samples count once.
 
     ``on_progress`` is called with the number of samples compared and the total. ``drawn`` has the indices of the samples to
-    compare with; the others are only used to count how many share what was found.
+    compare with; the others are only used to count how many share what was found. ``beside`` are tensors that a model keeps
+    besides its learner.
     """
     seen: dict[bytes, int] = {}
     digests = (blake2b(row.contiguous().view(-1).view(torch.uint8).cpu().numpy(), digest_size=16).digest() for row in x)
@@ -345,7 +357,7 @@ def compare(learner: Learner, x: Tensor, on_progress: _Progress = None, drawn: T
     for form in _forms(learner, samples):
         _, each, length = form.vectors(samples[:1]).shape
         # There are so many patches that only tensors with a side of their length are compared with them.
-        for tensor, how, units in stored_vectors(learner, length, fold=each == 1):
+        for tensor, how, units in stored_vectors(learner, length, fold=each == 1, beside=beside):
             comparisons.append(_Comparison(tensor, how, units, form, prod(x.shape[1:])))
     for indices in (*chosen.split(size), *(others.split(size) if len(others) else ())):
         if done >= len(chosen):
@@ -609,7 +621,8 @@ def audit_model(model: Model, x: Tensor | None, rows: int | None, seed: int, on_
     findings, compared = None, 0
     if x is not None:
         drawn = None if rows is None or rows >= len(x) else torch.randperm(len(x), generator=generator(seed))[:rows]
-        findings, compared = tuple(compare(learner, x, on_progress, drawn)), len(x) if drawn is None else len(drawn)
+        findings = tuple(compare(learner, x, on_progress, drawn, beside=write_kept(model.kept)[0]))
+        compared = len(x) if drawn is None else len(drawn)
     counts, single, moved, solved, error = labels.counts, (), list[Any](), None, None
     if learner.keeps_sums:
         exact = model.exact

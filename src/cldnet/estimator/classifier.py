@@ -459,7 +459,7 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> clf = CLDNetClassifier(keep_lessons=2, random_state=0)
         >>> clf = clf.partial_fit([[0.0, 0.1], [5.0, 5.1]], ["cat", "dog"])
         >>> with clf.lesson("a mistake"):
-        ...     _ = clf.partial_fit([[9.0, 0.1], [9.2, 0.0]], ["owl", "cat"])
+        ...     _ = clf.partial_fit([[9.0, 0.1], [9.2, 0.0]], ["owl", "owl"])
         >>> clf.undo("a mistake").classes_
         array(['cat', 'dog'], dtype='<U3')
         """
