@@ -11,8 +11,8 @@ one scored, with rows of the classes left out as the unknown ones. The seeds are
   scores were normally distributed within classes, all with one covariance;
 - the share of rows turned away where 0.01, 0.05, 0.1 or 0.2 was asked for: of known classes (false alarms), of unknown ones
   (noticed);
-- how well the distance to the nearest class tells unknown rows from known ones (AUROC), and how well the largest entry of
-  the predicted vector does.
+- how well `known_probability` tells unknown rows from known ones (AUROC), and how well the largest entry of the predicted
+  vector does; docs/doubt.md and benchmarks/doubt.py have the same on test parts.
 
 The file begins with median, least and largest over all cases; every case with its seed follows.
 """
