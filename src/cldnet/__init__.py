@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cldnet.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from cldnet import datasets as datasets
     from cldnet.data.stream import Stream as Stream
     from cldnet.data.streams import stream_by_name as stream_by_name
     from cldnet.estimator.checks import check_learner as check_learner
@@ -34,6 +35,7 @@ __all__ = [
     "Statistics",
     "Stream",
     "check_learner",
+    "datasets",
     "load_map",
     "locked",
     "merge",
@@ -128,6 +130,8 @@ def without_collecting() -> Iterator[None]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "datasets":
+        return import_module("cldnet.datasets")
     if name not in _HOMES:
         raise AttributeError(f"module 'cldnet' has no attribute {name!r}")
     with without_collecting():
@@ -135,4 +139,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_HOMES, "datasets"])

@@ -221,7 +221,7 @@ def predict_command(
         typer.echo(json_text(answers))
     for answer in () if as_json else answers:
         said = f"cannot be read ({answer['error']})" if "error" in answer else _in_words(answer)
-        say(f"{_short(answer[noun])}: {said}")
+        say(f"{_short(answer[noun]) if noun == 'text' else shown(answer[noun])}: {said}")
     if any("error" in answer for answer in answers):
         raise typer.Exit(1)
 
@@ -454,15 +454,18 @@ def _expected_size(clf: CLDNetClassifier, classes: int) -> int:
 def _check_settings(path: Path, clf: CLDNetClassifier, noun: str, options: dict[str, Any], given: set[str]) -> None:
     """Refuse options for a new model that differ from those of the one that exists."""
 
-    def settings(clf: CLDNetClassifier) -> dict[str, Any]:
-        made: Any = clf.backbone
+    def settings(clf: CLDNetClassifier, made: Any) -> dict[str, Any]:
         nets = [{**net, "size": None} for net in made.body.described()] if hasattr(made, "body") else made
+        nets = (nets, made.body.digest) if noun == "text" and "backbone" in given else nets
         shape = getattr(made, "input_shape", (0,))
         room = {"capacity": clf.capacity, "receipts": clf.receipts, "keep_lessons": clf.keep_lessons}
         return {**room, "memory": getattr(made, "out_features", None), "size": shape[-1], "backbone": nets}
 
     _check_options(noun, given)
-    now, asked = settings(clf), settings(_new(noun, **options))
+    new: Any = _new(noun, **options)
+    if noun == "text" and "backbone" in given:
+        new.backbone.load_published()  # encoders of one architecture differ by their weights
+    now, asked = settings(clf, clf.model_.learner.backbone), settings(new, new.backbone)
     for name in sorted(given):
         if now[name] != asked[name]:
             option = f"--{name.replace('_', '-')}"
@@ -650,10 +653,10 @@ def _in_words(answer: dict[str, Any]) -> str:
     return f"unknown (nearest: {likely})" if answer["label"] is None else likely
 
 
-def _short(name: str) -> str:
-    """A sample's name for one line, a sentence cut if it is long."""
-    line = shown(name)
-    return line if len(line) <= _LETTERS or Path(name).exists() else f"{line[: _LETTERS - 1]}…"
+def _short(text: str) -> str:
+    """A sentence in one line, cut if it is long."""
+    line = shown(text)
+    return line if len(line) <= _LETTERS else f"{line[: _LETTERS - 1]}…"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,0 +1,106 @@
+"""`cldnet learn` and its sisters on sentences, from tables and from folders of text files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.nets.berts import save_bert
+from typer.testing import CliRunner, Result
+
+from cldnet import CLDNetClassifier
+from cldnet.cli import app
+
+pytest.importorskip("transformers")
+GREET = ["hello there", "good morning", "hello", "good morning there", "hello good morning"]
+CARD = ["my card was stolen", "my card was lost", "where is my card", "card stolen", "is my card lost"]
+MUSIC = ["play some music", "turn up the song", "play the song", "music up now", "turn the music up"]
+
+
+def run(*arguments: object, **more: Any) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], **more)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_bert(tmp_path_factory.mktemp("text") / "bert", pool="mean")
+
+
+@pytest.fixture
+def model(tmp_path: Path, bert: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model of greetings and cards."""
+    monkeypatch.chdir(tmp_path)
+    rows = [*(f"{text},greet" for text in GREET), *(f"{text},card" for text in CARD)]
+    Path("intents.csv").write_text("\n".join(["text,label", *rows]))
+    for number, text in enumerate(MUSIC):
+        Path("more/music").mkdir(parents=True, exist_ok=True)
+        Path(f"more/music/{number}.txt").write_text(text)
+    answer = run("learn", "intents.cldnet", "intents.csv", "--backbone", bert, "--memory", 1, "--keep-lessons", 1)
+    assert answer.exit_code == 0, answer.exception
+    assert "learned  10 texts of 2 classes" in answer.output
+    return "intents.cldnet"
+
+
+def answers(model: str, *asked: str, **more: Any) -> list[dict[str, Any]]:
+    answer = run("predict", model, *asked, "--json", **more)
+    assert answer.exit_code == 0, answer.exception
+    found: list[dict[str, Any]] = json.loads(answer.stdout)
+    return found
+
+
+def test_sentences_are_learned_from_a_table_and_from_text_files(model: str) -> None:
+    assert "new  music" in run("learn", model, "more").output
+    found = answers(model, "hello there", "card stolen", "turn up the song")
+    assert [each["text"] for each in found] == ["hello there", "card stolen", "turn up the song"]
+    assert {each["label"] for each in found} <= {"greet", "card", "music"}
+    clf = CLDNetClassifier.load(model)
+    assert [each["label"] for each in found] == clf.predict([each["text"] for each in found]).tolist()
+    lines = run("predict", model, "hello there", "x" * 300).output.splitlines()
+    assert lines[0].startswith("hello there: ")
+    assert lines[1].startswith(f"{'x' * 79}…: ")
+
+
+def test_what_is_asked_may_be_in_files_or_come_line_by_line(model: str) -> None:
+    Path("asked.tsv").write_text("id\tmessage\n1\thello there\n2\tcard stolen\n")
+    Path("one.txt").write_text("where is\nmy card")
+    texts = [each["text"] for each in answers(model, "asked.tsv", "one.txt", "hello")]
+    assert texts == ["hello there", "card stolen", "where is\nmy card", "hello"]
+    assert [each["text"] for each in answers(model, "-", input="hello\n\ngood morning\n")] == ["hello", "good morning"]
+    assert isinstance(run("predict", model, "nowhere.txt").exception, FileNotFoundError)
+    assert "no file" in str(run("predict", model, "nowhere.csv").exception)
+    assert "empty sentence" in str(run("predict", model, " ").exception)
+
+
+def test_sentences_are_evaluated_forgotten_and_a_lesson_is_undone(model: str) -> None:
+    found = json.loads(run("eval", model, "intents.csv", "--json").stdout)
+    assert found["texts"]["known"] == 10
+    assert "hello there" in run("eval", model, "intents.csv").output or Path("intents-eval/index.html").exists()
+    before = CLDNetClassifier.load(model).statistics().tensors
+    run("learn", model, "more")
+    undone = run("undo", model)
+    assert undone.exit_code == 0, undone.exception
+    after = CLDNetClassifier.load(model).statistics()
+    assert after.classes.tolist() == ["card", "greet"]
+    assert all(bool((before[name] == tensor).all()) for name, tensor in after.tensors.items())
+    assert "forgot  10 texts" in run("forget", model, "intents.csv").output
+
+
+def test_photos_and_other_encoders_are_refused(model: str, bert: str) -> None:
+    assert "--size has no meaning for a model of texts" in str(run("learn", "new", "more", "--size", 64).exception)
+    assert "There is no backbone 'resnet' for sentences" in str(
+        run("learn", "new", "more", "--backbone", "resnet").exception
+    )
+    other = save_bert(Path("other"), seed=1, pool="mean")
+    refused = run("learn", model, "more", "--backbone", other)
+    assert "was made with another --backbone" in str(refused.exception)
+    again = run("learn", model, "more", "--backbone", bert)
+    assert again.exit_code == 0, again.exception
+
+
+def test_inspect_and_lessons_tell_of_sentences(model: str) -> None:
+    assert "bert" in run("inspect", model).output
+    said = run("lessons", model).output
+    assert "intents" in said
+    assert "10" in said
