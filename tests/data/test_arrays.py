@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cldnet.data.arrays import as_inputs, as_targets, as_weights, layout, plain
+from cldnet.data.arrays import Samples, as_inputs, as_targets, as_weights, layout, plain
+from cldnet.data.labels import LabelTable
 
 
 @pytest.mark.parametrize(
@@ -331,3 +332,10 @@ NOT_FINITE = "^sample_weight contains NaN, infinity or a value too large.*; expe
 def test_what_are_no_weights_is_refused_with_what_was_expected_and_what_to_do(weights: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         as_weights(weights, rows=2)
+
+
+def test_samples_are_counted_by_label_if_they_have_a_weight() -> None:
+    x, y = np.zeros((5, 2)), ["b", "a", "b", "c", "b"]
+    assert Samples.checked(x, y, None, None, LabelTable()).counts() == {"a": 1, "b": 3, "c": 1}
+    weighted = Samples.checked(x, y, [0.0, 2.0, 0.5, 0.0, 0.0], None, LabelTable())
+    assert weighted.counts() == {"a": 1, "b": 1, "c": 0}

@@ -70,6 +70,7 @@ def net() -> nn.Module:
 def make(solver: str) -> CLDNetClassifier:
     backbone = RandomReLU((4,), features=10, seed=0) if solver == "exact" else net()
     small: dict[str, Any] = {"capacity": 6, "embed_dim": 8, "epochs": 1, "batch_size": 6, "n_threads": 1}
+    small["keep_lessons"] = 2 if solver == "exact" else 0
     return CLDNetClassifier(solver, backbone, **small, random_state=np.random.RandomState(0))
 
 
@@ -117,6 +118,8 @@ def learned(clf: CLDNetClassifier, answers: bool = True) -> tuple[Any, ...]:
         "labels": model.labels.to_json(),
         "inputs": model.inputs.to_json(),
         "borrowed": sorted(model.merged_map_labels),
+        "history": model.history.to_bytes().decode(),
+        "kept": [(one.number, one.labels, one.counts, store.digest({}, one.tensors)) for one in model.kept],
     }
     modes = [module.training for module in model.learner.modules()]
     state = store.digest(manifest, model.learner.state_dict()), modes
@@ -186,6 +189,7 @@ BOTH: dict[str, Call] = {
     "partial_fit": lambda world: world.clf.partial_fit(MORE, NEW + 1),
     "session": teach_in_pieces,
     "extend": lambda world: world.clf.extend(7),
+    "rename_class": lambda world: world.clf.rename_class(3, 9),
     "save": saved,
     "load": lambda world: CLDNetClassifier.load(
         world.path, backbone=world.clf.backbone if world.clf.solver == "hbo" else None
@@ -195,6 +199,7 @@ BOTH: dict[str, Call] = {
 EXACT: dict[str, Call] = {
     "forget": lambda world: world.clf.forget(MORE[1:4], NEW[1:4]),
     "forget_class": lambda world: world.clf.forget_class(3),
+    "undo": lambda world: world.clf.undo(),
     "join_classes": lambda world: world.clf.join_classes([0, 3], into=5),
     "add_noise": lambda world: world.clf.add_noise(5.0, [1, 4], random_state=0),
     "add_noise to the few": lambda world: world.clf.add_noise(5.0, random_state=0),

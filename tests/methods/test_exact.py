@@ -524,3 +524,45 @@ def test_a_module_in_front_of_random_features_is_the_backbone_that_was_handed_in
 def test_methods_that_train_their_backbone_refuse_a_fixed_map(method, backbone):
     with pytest.raises(ValueError, match=rf"{method}.* trains its backbone, but a {backbone} map is fixed"):
         build_learner(method, Setting((16, 16), 4, seed=0), backbone=backbone)
+
+
+def test_sums_that_were_added_are_taken_back_and_classes_that_are_dropped_make_room():
+    first, second = data(seed=0), data(seed=2)
+    learner = teach(solver(capacity=6), first)
+    before = state(learner)
+    teach(learner, second)
+    features = learner.represent(second.x).double()
+    sums = {
+        "second.packed": teach(solver(capacity=6), second).second.packed,
+        "class_sums": torch.stack([features[second.y == c].sum(0) for c in (4, 2, 0, 1, 3)]),
+        "class_weights": torch.stack([(second.y == c).sum() for c in (4, 2, 0, 1, 3)]).double(),
+        "rows": torch.tensor(float(len(second.y)), dtype=torch.float64),
+    }
+    learner.subtract_sums(sums, torch.tensor([4, 2, 0, 1, 3]))
+    assert all(torch.equal(before[name], tensor) for name, tensor in kept(learner).items())
+    learner.forget_class(1)
+    scores = learner.logits(first.x[:9])
+    learner.drop(torch.tensor([1]), capacity=5)
+    assert (learner.seen, learner.setting.capacity, int(learner.first_classes)) == (4, 5, int(before["first_classes"]))
+    assert torch.equal(learner.class_sums[:4], before["class_sums"][[0, 2, 3, 4]])
+    assert not learner.class_sums[4].any()
+    torch.testing.assert_close(learner.logits(first.x[:9]), scores[:, [0, 2, 3, 4]])
+
+
+def test_dropped_classes_that_the_map_was_fitted_on_are_not_counted_any_more():
+    learner = teach(solver(capacity=6, features=RandomReLU((6,), 60, seed=0)), part(data(), data().y < 3))
+    assert int(learner.first_classes) == 3
+    teach(learner, data(seed=3))
+    for row in (0, 2, 4):
+        learner.forget_class(row)
+    learner.drop(torch.tensor([0, 2, 4]), capacity=6)
+    assert (learner.seen, int(learner.first_classes)) == (2, 1)
+
+
+def test_nothing_is_left_when_all_fractions_are_taken_back():
+    task = data(count=50)
+    weight = torch.rand(50, generator=generator(3), dtype=torch.float64)
+    learner = teach(solver(), TaskData(task.x, task.y, weight))
+    sums = {name: tensor.clone() * (1 - 1e-15) for name, tensor in learner.sums().items()}
+    learner.subtract_sums(sums, torch.arange(learner.seen))
+    assert not any(tensor.any() for name, tensor in kept(learner).items())
