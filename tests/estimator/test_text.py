@@ -290,3 +290,14 @@ def test_a_prediction_imports_neither_transformers_nor_scikit_learn(minilm: tupl
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_inspect_says_what_the_model_takes_and_what_encodes_it(folder: str, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from cldnet.cli import app
+
+    taught(folder).save(tmp_path / "model")
+    answer = CliRunner().invoke(app, ["inspect", str(tmp_path / "model")])
+    assert "bert of 2 layers of 32, 24 tokens" in answer.output
+    assert "sentences of up to 2048 bytes" in answer.output
