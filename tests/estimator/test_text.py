@@ -47,7 +47,9 @@ def scores(clf: CLDNetClassifier) -> np.ndarray[Any, Any]:
 
 
 def test_classes_are_learned_call_by_call(folder: str) -> None:
-    clf = taught(folder, alpha=1e-3)  # hardly a penalty: the encoder was never trained
+    clf = make(folder, alpha=1e-3).partial_fit(X, Y)  # hardly a penalty: the encoder was never trained
+    assert clf._first is None  # nothing is fitted to the first sentences, so they are not held
+    clf.partial_fit(MUSIC, ["music"] * 4)
     assert clf.classes_.tolist() == ["card", "greet", "music"]
     assert clf.predict(X + MUSIC).tolist() == [*Y, *["music"] * 4]
     assert clf.predict_proba(ASKED).shape == (4, 3)
