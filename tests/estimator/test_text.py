@@ -47,7 +47,9 @@ def scores(clf: CLDNetClassifier) -> np.ndarray[Any, Any]:
 
 
 def test_classes_are_learned_call_by_call(folder: str) -> None:
-    clf = taught(folder, alpha=1e-3)  # hardly a penalty: the encoder was never trained
+    clf = make(folder, alpha=1e-3).partial_fit(X, Y)  # hardly a penalty: the encoder was never trained
+    assert clf._first is None  # nothing is fitted to the first sentences, so they are not held
+    clf.partial_fit(MUSIC, ["music"] * 4)
     assert clf.classes_.tolist() == ["card", "greet", "music"]
     assert clf.predict(X + MUSIC).tolist() == [*Y, *["music"] * 4]
     assert clf.predict_proba(ASKED).shape == (4, 3)
@@ -290,3 +292,14 @@ def test_a_prediction_imports_neither_transformers_nor_scikit_learn(minilm: tupl
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
+
+
+def test_inspect_says_what_the_model_takes_and_what_encodes_it(folder: str, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from cldnet.cli import app
+
+    taught(folder).save(tmp_path / "model")
+    answer = CliRunner().invoke(app, ["inspect", str(tmp_path / "model")])
+    assert "bert of 2 layers of 32, 24 tokens" in answer.output
+    assert "sentences of up to 2048 bytes" in answer.output

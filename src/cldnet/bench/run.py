@@ -242,7 +242,7 @@ def _learner(spec: RunSpec, stream: Stream) -> Learner:
 
 
 def _check_text(spec: RunSpec, stream: Stream, backbone: nn.Module | None) -> None:
-    """Refuse sentences for a net that takes numbers, and what would change the numbers of their bytes."""
+    """Refuse sentences for a net that takes numbers, and a change of their bytes."""
     if not stream.train_part.text:
         return
     if backbone is None or not takes_text(backbone):
@@ -250,8 +250,8 @@ def _check_text(spec: RunSpec, stream: Stream, backbone: nn.Module | None) -> No
             f"{stream.name} has sentences, and {spec.method} with backbone={spec.backbone!r} takes numbers. Choose "
             f"backbone={MINILM!r} and a method that trains or uses a backbone of your choice."
         )
-    if spec.augment or spec.normalise == PER_IMAGE:
-        raise ValueError(f"{stream.name} has sentences, which are neither augmented nor normalised: leave that out.")
+    if spec.augment:
+        raise ValueError(f"{stream.name} has sentences, which are not augmented: leave augment={spec.augment!r} out.")
 
 
 class Evaluation:

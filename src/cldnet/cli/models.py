@@ -100,7 +100,8 @@ def inspect_command(
     by_size = sorted(found.bytes.items(), key=lambda kind: -kind[1])
     say(f"   model  {shown(model)}: {_size(len(found.classes), found.room, found.total)}")
     say(f"  solver  {found.solver}\nbackbone  {backbone}")
-    say(f"  inputs  {' × '.join(map(str, found.input_shape))}{' bytes' if found.pixels else ''}")
+    numbers = f"{' × '.join(map(str, found.input_shape))}{' bytes' if found.pixels else ''}"
+    say(f"  inputs  {f'sentences of up to {numbers}' if found.text else numbers}")
     say(f"  taught  {counted(found.tasks, 'time', 'times')} (cldnet learn takes a folder 256 photos at a time)")
     kinds = ", ".join(f"{kind} {human_bytes(size)}" for kind, size in by_size)
     say(f"   bytes  {human_bytes(found.total)}: {kinds}")
@@ -230,6 +231,7 @@ def _summary(clf: CLDNetClassifier) -> ModelSummary:
         room,
         known,
         clf.footprint().bytes | beside,
+        model.inputs.text,
     )
 
 

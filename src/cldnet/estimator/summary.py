@@ -39,6 +39,7 @@ class ModelSummary:
     room: int | None
     classes: tuple[ClassSummary, ...]
     bytes: Mapping[str, int]
+    text: bool = False  # whether inputs are sentences
 
     @property
     def total(self) -> int:
@@ -65,7 +66,15 @@ def read_summary(path: str | os.PathLike[str]) -> ModelSummary | None:
             raise ValueError("its solver and its backbone should be named or described")
         sizes = _read_sizes(stream["sizes"][-1], entries)
         return ModelSummary(
-            solver, backbone, shape, inputs["pixels"] is True, _count(stream["tasks"]), room, classes, sizes
+            solver,
+            backbone,
+            shape,
+            inputs["pixels"] is True,
+            _count(stream["tasks"]),
+            room,
+            classes,
+            sizes,
+            inputs.get("text") is True,
         )
 
 
