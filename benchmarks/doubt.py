@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import sklearn
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
@@ -197,12 +198,8 @@ def main() -> None:
     parser.add_argument("--validation", action="store_true")
     arguments = parser.parse_args()
     found = json.loads(arguments.out.read_text())["cases"] if arguments.out.exists() else []
-    about = {
-        "benchmark": "doubt",
-        "validation": arguments.validation,
-        "versions": versions(),
-        "machine": machine_text(),
-    }
+    about = {"benchmark": "doubt", "parts": "validation" if arguments.validation else "test"}
+    about |= {"versions": {**versions(), "scikit-learn": sklearn.__version__}, "machine": machine_text()}
     for name, seed, make in cases(arguments.data, arguments.validation):
         if any((case["name"], case["seed"]) == (name, seed) for case in found):
             continue
