@@ -201,20 +201,16 @@ def main() -> None:
     about = {"benchmark": "doubt", "parts": "validation" if arguments.validation else "test"}
     about |= {"versions": {**versions(), "scikit-learn": sklearn.__version__}, "machine": machine_text()}
     for name, seed, make in cases(arguments.data, arguments.validation):
-        if any((case["name"], case["seed"]) == (name, seed) for case in found):
-            continue
-        with threads(arguments.threads):
-            samples, features = make()
-            if features is None:
-                figures = measure(samples, None, seed, arguments.threads)
-            else:
-                with remembering(features):
+        if not any((case["name"], case["seed"]) == (name, seed) for case in found):
+            with threads(arguments.threads):
+                samples, features = make()
+                with remembering(features or torch.nn.Identity()):
                     figures = measure(samples, features, seed, arguments.threads)
-        found.append({"name": name, "seed": seed, **figures})
+            found.append({"name": name, "seed": seed, **figures})
+            print(name, seed, {figure: figures[figure] for figure in FIGURES}, flush=True)
         content = {**about, "summary": summary(found), "cases": found}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(arguments.out, json.dumps(content, indent=1).encode())
-        print(name, seed, {figure: figures[figure] for figure in FIGURES}, flush=True)
 
 
 if __name__ == "__main__":
