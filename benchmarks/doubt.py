@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import sklearn
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
@@ -197,27 +198,19 @@ def main() -> None:
     parser.add_argument("--validation", action="store_true")
     arguments = parser.parse_args()
     found = json.loads(arguments.out.read_text())["cases"] if arguments.out.exists() else []
-    about = {
-        "benchmark": "doubt",
-        "validation": arguments.validation,
-        "versions": versions(),
-        "machine": machine_text(),
-    }
+    about = {"benchmark": "doubt", "parts": "validation" if arguments.validation else "test"}
+    about |= {"versions": {**versions(), "scikit-learn": sklearn.__version__}, "machine": machine_text()}
     for name, seed, make in cases(arguments.data, arguments.validation):
-        if any((case["name"], case["seed"]) == (name, seed) for case in found):
-            continue
-        with threads(arguments.threads):
-            samples, features = make()
-            if features is None:
-                figures = measure(samples, None, seed, arguments.threads)
-            else:
-                with remembering(features):
+        if not any((case["name"], case["seed"]) == (name, seed) for case in found):
+            with threads(arguments.threads):
+                samples, features = make()
+                with remembering(features or torch.nn.Identity()):
                     figures = measure(samples, features, seed, arguments.threads)
-        found.append({"name": name, "seed": seed, **figures})
+            found.append({"name": name, "seed": seed, **figures})
+            print(name, seed, {figure: figures[figure] for figure in FIGURES}, flush=True)
         content = {**about, "summary": summary(found), "cases": found}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(arguments.out, json.dumps(content, indent=1).encode())
-        print(name, seed, {figure: figures[figure] for figure in FIGURES}, flush=True)
 
 
 if __name__ == "__main__":

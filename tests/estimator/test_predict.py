@@ -98,6 +98,16 @@ def test_a_forgotten_class_is_unknown_again(tmp_path: Path) -> None:
     assert model.known_probability(threes).mean() < before / 2
 
 
+def test_merged_models_doubt_as_one_that_learned_everything() -> None:
+    X, y = DIGITS[TRAIN & KNOWN], LABELS[TRAIN & KNOWN]
+    features = RandomReLU((64,), features=200, seed=0)
+    features.fit(torch.from_numpy(DIGITS[:100]))
+    joint = CLDNetClassifier(backbone=features).fit(X, y)
+    halves = [CLDNetClassifier(backbone=features).fit(X[y % 2 == odd], y[y % 2 == odd]) for odd in (1, 0)]
+    merged = halves[0].merge(halves[1:])
+    np.testing.assert_allclose(merged.known_probability(DIGITS), joint.known_probability(DIGITS), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("reject", [0, 1, 0.0, 1.0, -0.1, 2, float("nan"), True, "auto", [0.1]])
 def test_a_share_that_is_none_is_refused(clf: CLDNetClassifier, reject: Any) -> None:
     with pytest.raises(ValueError, match=r"reject=.* should be a share of known samples, between 0 and 1"):

@@ -50,6 +50,21 @@ def test_the_low_rank_rule_equals_the_dense_one(classes, features, alpha, known)
 
 
 @pytest.mark.usefixtures("low_rank_always")
+@pytest.mark.parametrize("known", [True, False])
+def test_low_rank_errors_are_magnified_as_dense_ones(known):
+    _, _, (gram, *rest) = sums(30, 8)
+    choice = ridge(gram, *rest, 1.0)._replace(known=known)
+    dense = leave_one_out_dense(choice, *rest).magnify_errors(1.5)
+    low_rank = leave_one_out(choice, *rest).magnify_errors(1.5)
+    torch.testing.assert_close(low_rank.mean_scores(torch.arange(30)), dense.means, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(low_rank.own_means, dense.own_means, rtol=1e-9, atol=1e-9)
+    covariance = low_rank.axes @ low_rank.core @ low_rank.axes.mT
+    covariance.diagonal().add_(low_rank.isotropic)
+    torch.testing.assert_close(covariance, dense.covariance, rtol=1e-7, atol=1e-9)
+    assert float(low_rank.variance) == pytest.approx(float(dense.variance), rel=1e-7)
+
+
+@pytest.mark.usefixtures("low_rank_always")
 def test_low_rank_samples_have_the_dense_covariance():
     _, _, (gram, *rest) = sums(20, 6)
     low_rank = leave_one_out(ridge(gram, *rest, 1.0), *rest)
