@@ -156,7 +156,7 @@ def test_what_is_forgotten_was_never_there(place: Path) -> None:
     answer = run("forget", "model", "february")
     assert answer.exit_code == 0, answer.output
     assert "forgot  6 photos" in answer.output
-    assert "2 classes, room for 1 more" in answer.output  # rows stay reserved
+    assert "2 classes, room for 3 more" in answer.output
     same_answers("model", "never", "new")
 
 
