@@ -132,6 +132,8 @@ def test_merging_adds_the_lessons_of_the_others(tmp_path: Path) -> None:
     ]
     here.partial_fit(*batch(4, 2))
     assert told(here)[-1][0] == 4
+    here.merge([model().fit(*batch(5, 3))]).partial_fit(*batch(6, 2))
+    assert [(one[0], one[3]) for one in told(here)[-2:]] == [(5, 3), (6, 2)], "small calls join no lesson of another model"
 
 
 def test_a_failed_call_is_not_recorded() -> None:
@@ -305,3 +307,10 @@ def test_a_file_with_such_a_history_is_refused(spoil: Any, tmp_path: Path) -> No
         store.write(tmp_path / name, {**tensors, "history": spoil(tensors["history"])}, manifest)
         with pytest.raises(ValueError, match=r"is not a valid .* history should"):
             load(tmp_path / name)
+
+
+def test_a_repetition_of_data_that_are_remembered_otherwise_stays_one() -> None:
+    made = History()
+    for repeated in (True, True):  # the first of three is not in the history any more
+        made, _ = made.noted("learned", {"cat": 20}, digest="0" * 32, repeated=repeated)
+    assert [(one.number, one.repeated) for one in made.undone(1).records] == [(2, True)]
