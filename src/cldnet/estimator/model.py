@@ -40,6 +40,7 @@ from cldnet.nets import Described, FeatureMap, build_described, is_described, ta
 from cldnet.nets.fingerprint import Fingerprint, WrongModule
 from cldnet.storage.checkpoint import SessionCheckpoint
 from cldnet.storage.encoders import with_encoders, without_encoders
+from cldnet.storage.header import explain_memory_error
 from cldnet.storage.narrow import narrowed, widened
 from cldnet.storage.validation import (
     check_shapes,
@@ -700,7 +701,8 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
             manifest["map"] = model.exact.features.describe()
         model.exact.settle()  # so that this model answers as the one that is loaded
         tensors |= {f"{_SOLUTION}{name}": tensor for name, tensor in model.exact.solution_state().items()}
-    tensors, manifest["integers"] = narrowed(tensors)
+    with explain_memory_error(f"to write {os.fspath(path)!r}. The previous file, if any, is unchanged"):
+        tensors, manifest["integers"] = narrowed(tensors)
     store.write(path, tensors, manifest, partial(_check_loadable, learner))
 
 
