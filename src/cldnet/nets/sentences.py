@@ -82,9 +82,10 @@ class PretrainedText(FrozenBody):
 
     @property
     def digest(self) -> str:
-        """Digest of the weights and the vocabulary."""
+        """Digest of the weights, as float32, and the vocabulary."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.state_dict().items()):
+            tensor = tensor.float() if tensor.is_floating_point() else tensor
             digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().data)
         return digest.hexdigest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from cldnet.nets.sentences import MINILM, MINILM_DIGEST, PretrainedText, read_text_source
@@ -25,7 +26,7 @@ def without_encoders(
     left_out = {
         f"{name}." if name else "": part.digest
         for name, part in module.named_modules()
-        if isinstance(part, PretrainedText) and part.digest == MINILM_DIGEST
+        if isinstance(part, PretrainedText) and part.like.dtype == torch.float32 and part.digest == MINILM_DIGEST
     }
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(tuple(left_out))}
     return kept, {_ENTRY: left_out} if left_out else {}
