@@ -133,7 +133,9 @@ def test_merging_adds_the_lessons_of_the_others(tmp_path: Path) -> None:
     here.partial_fit(*batch(4, 2))
     assert told(here)[-1][0] == 4
     here.merge([model().fit(*batch(5, 3))]).partial_fit(*batch(6, 2))
-    assert [(one[0], one[3]) for one in told(here)[-2:]] == [(5, 3), (6, 2)], "small calls join no lesson of another model"
+    assert [(one[0], one[3]) for one in told(here)[-2:]] == [(5, 3), (6, 2)], (
+        "small calls join no lesson of another model"
+    )
 
 
 def test_a_failed_call_is_not_recorded() -> None:
