@@ -119,7 +119,7 @@ class _VectorScores(nn.Module):
 
 def traceable_map(features: FeatureMap) -> nn.Module:
     """Convert a fitted map to a form that can be traced, or refuse it."""
-    if isinstance(features, Expanded):
+    if isinstance(features, Expanded) and isinstance(features.expansion, RandomReLU):  # text was refused before
         return nn.Sequential(_traceable_body(features.body, features.input_shape), _Unrounded(features.expansion))
     if type(features) is RandomReLU and features.net is not None:
         return _Unrounded(features)

@@ -8,7 +8,8 @@ added, and samples can be subtracted again.
 The class vectors ``w_c`` are orthonormal here for any number of classes (else they would mix classes, and the prediction would
 depend on their order), so they drop out: the predicted vector has the length ``h (G + αI)⁻¹ s_c`` along ``w_c``. The prediction
 is not simply the nearest class vector, which difficult and rare classes never are: the sums also tell where the predicted
-vectors of each class lie, and a linear discriminant decides between them (`cldnet.math.discriminant`).
+vectors of each class lie, and a linear discriminant decides between them (`cldnet.math.discriminant`). Of sentences both decide
+(`cldnet.math.calibration.joint_decision`).
 
 Over integer features the sums are exact to the last bit; see `cldnet.methods.mapped`.
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -30,9 +31,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cldnet.math.calibration import Calibration, calibrate
+from cldnet.math.calibration import Calibration, calibrate, joint_decision
 from cldnet.math.discriminant import Discriminant, LowRankDiscriminant, linear_discriminant
-from cldnet.math.leave_one_out import RidgeSolution, leave_one_out
+from cldnet.math.leave_one_out import LeaveOneOut, LowRankLeaveOneOut, RidgeSolution, leave_one_out
 from cldnet.math.naive_bayes import log_shares
 from cldnet.math.recursion import Recursion, begun, followed
 from cldnet.math.ridge import squared_error
@@ -48,6 +49,7 @@ from cldnet.methods.mapped import (
     upgraded,
 )
 from cldnet.methods.parts.unlearning import Summed, check_predictions, without
+from cldnet.nets import takes_text
 
 
 @dataclass(frozen=True)
@@ -253,8 +255,7 @@ class Exact(MappedLearner):
             taken.add(h[part] if h.is_floating_point() else h[part].float(), task.y[part], weight)
         n = max(self.seen, int(task.y.max()) + 1)
         known, gone = (Summed(own.second, own.class_sums[:n], own.class_weights[:n]) for own in (self, taken))
-        # Only limits of the class itself: a subclass with another `forward` may exceed those of its base class.
-        left = without(known, gone, vars(type(self.features)).get("limits"), names)
+        left = without(known, gone, self.features.own_limits, names)
         if isinstance(self.second, FullMoments) and n_samples - len(h) >= _ENOUGH * self.class_width:
             counted = slice(None) if task.weight is None else task.weight > 0
             check_predictions(known, left, h[counted], task.y[counted])
@@ -362,7 +363,7 @@ class Exact(MappedLearner):
         ridge = ridge._replace(solution=ridge.solution.contiguous())  # as in a file: rounding depends on the layout
         live = (weights > 0).nonzero()[:, 0]  # not forgotten
         live_ridge = ridge._replace(solution=ridge.solution[:, live])
-        rule = linear_discriminant(leave_one_out(live_ridge, moments[:, live], weights[live], rows))
+        rule = self._decide(leave_one_out(live_ridge, moments[:, live], weights[live], rows))
         return Solved(
             ridge,
             live,
@@ -370,6 +371,11 @@ class Exact(MappedLearner):
             rows,
             rows - ridge.freedom,
         )
+
+    @property
+    def _decide(self) -> Callable[[LeaveOneOut | LowRankLeaveOneOut], Discriminant | LowRankDiscriminant]:
+        """What decides between the classes: of sentences both the discriminant and the nearest class vector."""
+        return joint_decision if takes_text(self.features) else linear_discriminant
 
     def _solved_again(self, solved: Solved) -> Solved:
         """Solve for the same α and discriminant, so that more samples can follow unless there are very many features."""
@@ -389,7 +395,8 @@ class Exact(MappedLearner):
         solved = self.solve()
         if solved.calibration is None:
             ridge = solved.ridge._replace(solution=solved.ridge.solution[:, classes])
-            made = calibrate(ridge, self.class_sums[classes].T, self.class_weights[classes], float(self.rows))
+            sums = self.class_sums[classes].T, self.class_weights[classes], float(self.rows)
+            made = calibrate(ridge, *sums, decide=self._decide)
             solved = self._solved = solved._replace(calibration=made)
         assert solved.calibration is not None
         return solved.calibration

@@ -346,6 +346,12 @@ class FeatureMap(Described, ABC):
         """Products per input: a bound on the time and memory of a trial."""
         return sum(tensor.numel() for tensor in self.state_dict().values())
 
+    @property
+    def own_limits(self) -> tuple[float, float] | None:
+        """`limits` of the class itself: a subclass with another `forward` may exceed those of its base class."""
+        limits: tuple[float, float] | None = vars(type(self)).get("limits")
+        return limits
+
     def predict_features(self, x: Tensor) -> Tensor:
         """Features for prediction, which need not be whole numbers.
 
@@ -663,6 +669,12 @@ class RandomFourier(RandomProjection):
         directions = products.mul_(DIRECTIONS / (2 * pi * INPUT_STEPS * WEIGHT_STEPS * float(self.bandwidth))).round_()
         index = directions.to(torch.int64).add_(self.phase).bitwise_and_(DIRECTIONS - 1)
         return with_constant(cosines().to(x.device).index_select(0, index.flatten()).reshape(index.shape))
+
+    def unrounded(self, x: Tensor) -> Tensor:
+        """Map inputs, or outputs of the net, to the numbers that `forward` would round, in float64."""
+        limited = compress(self.scale.scaled(x)).clamp(-INPUT_LIMIT, INPUT_LIMIT).flatten(1)
+        angle = limited @ self.weight.double().T / (INPUT_STEPS * WEIGHT_STEPS * float(self.bandwidth))
+        return with_constant(FEATURE_LIMIT * (angle + self.phase * (2 * pi / DIRECTIONS)).cos())
 
 
 def with_constant(features: Tensor) -> Tensor:
