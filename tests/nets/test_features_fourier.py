@@ -118,3 +118,13 @@ def test_another_seed_gives_other_weights_and_phases() -> None:
     assert torch.equal(one.phase, same.phase)
     assert not torch.equal(one.weight, other.weight)
     assert not torch.equal(one.phase, other.phase)
+
+
+def test_unrounded_features_are_those_that_are_rounded() -> None:
+    made = RandomFourier((5,), 60, seed=0, bandwidth=3.0)
+    made.fit(torch.randn(40, 5, generator=generator(0)))
+    x = 3 * torch.randn(30, 5, generator=generator(1))
+    unrounded = made.unrounded(x)
+    assert unrounded.dtype == torch.float64
+    assert float((unrounded - made(x)).abs().max()) < 0.6  # half a step, and the table's directions
+    assert float((unrounded - made(x)).abs().max()) > 0.1

@@ -11,8 +11,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_sample_images
+from tests.nets.berts import save_bert
 
 from cldnet import CLDNetClassifier, load_map, merge, save_map
+from cldnet.data.sentences import TEXT_BYTES, encode_sentences
 from cldnet.device import threads
 from cldnet.nets import Expanded, ExpandedNet, build_described, efficientnet, is_described
 from cldnet.nets.frozen import features_within
@@ -164,3 +166,21 @@ def test_a_net_that_gives_no_numbers_is_refused() -> None:
     made.body.net.head.bias.fill_(torch.nan)  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="returned NaN or infinity"):
         made(torch.zeros(1, 3, 32, 32))
+
+
+def test_features_of_sentences_are_random_fourier_ones_and_their_limits_say_so(tmp_path: Path) -> None:
+    made = Expanded((TEXT_BYTES,), 40, seed=0, bodies=[save_bert(tmp_path / "bert", pool="mean")]).load_published()
+    rows = encode_sentences(["hello there", "my card was stolen"])
+    h = made(rows)
+    assert made.own_limits == (-127, 127)
+    assert float(h.min()) < 0
+    assert torch.equal(h, h.round())
+    assert float((made.predict_features(rows) - h).abs().max()) < 0.6
+    width = made.body.out_features
+    assert float(made.expansion.bandwidth) == pytest.approx((2 * width) ** 0.5)
+    assert Expanded((3, 32, 32), 10, seed=0, bodies=[{"net": "efficientnet-lite0", "size": 32}]).own_limits == (0, 127)
+
+    class Louder(Expanded):
+        """May have larger features."""
+
+    assert Louder((3, 32, 32), 10, seed=0, bodies=[{"net": "efficientnet-lite0", "size": 32}]).own_limits is None

@@ -119,8 +119,10 @@ class _VectorScores(nn.Module):
 
 def traceable_map(features: FeatureMap) -> nn.Module:
     """Convert a fitted map to a form that can be traced, or refuse it."""
-    if isinstance(features, Expanded) and isinstance(features.expansion, RandomReLU):  # text was refused before
-        return nn.Sequential(_traceable_body(features.body, features.input_shape), _Unrounded(features.expansion))
+    if isinstance(features, Expanded):
+        body = _traceable_body(features.body, features.input_shape)
+        assert isinstance(features.expansion, RandomReLU)  # sentences have another, and were refused
+        return nn.Sequential(body, _Unrounded(features.expansion))
     if type(features) is RandomReLU and features.net is not None:
         return _Unrounded(features)
     if is_described(features):
