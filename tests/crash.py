@@ -257,9 +257,15 @@ def crash(solver: str, kills: int, folder: Path, draw: random.Random) -> None:
     log = undisturbed(whole, solver)
     killed.mkdir()
     done = runs = gone_on = 0
+    expected = max(1, kills // 10)
+
+    def is_enough() -> bool:
+        # On a busy machine a few kills may all miss the middle of a session: then some more follow.
+        return done >= kills and (gone_on >= expected or done >= 4 * kills)
+
     for choose in cycle(moments(killed, log, draw).values()):
         # At last nobody kills any more.
-        if not ended(forked(lambda: teach(killed, solver)), choose() if done < kills else None):
+        if not ended(forked(lambda: teach(killed, solver)), None if is_enough() else choose()):
             done += 1
             check(killed, solver)
             continue
@@ -269,13 +275,11 @@ def crash(solver: str, kills: int, folder: Path, draw: random.Random) -> None:
         runs += 1
         gone_on += sum(line.number > 0 for line in Log(killed).lines("step"))
         print(f"{solver}: {done} kills, {runs} runs to the same bits, {gone_on} sessions gone on with", flush=True)
-        if done >= kills:
+        if is_enough():
             break
         for path in killed.iterdir():
             path.unlink()
-    assert gone_on >= max(1, kills // 10), (
-        f"only {gone_on} sessions were gone on with: checkpoints are not read, or not written"
-    )
+    assert gone_on >= expected, f"only {gone_on} sessions were gone on with: checkpoints are not read, or not written"
     print(f"{solver}: nothing lost, nothing corrupt", flush=True)
 
 

@@ -307,7 +307,7 @@ def record_api() -> dict[str, Any]:
     found: dict[str, Any] = {"all": sorted(cldnet.__all__), "imports": sorted(map(list, documented()))}
     for name in cldnet.__all__:
         thing = getattr(cldnet, name)
-        found[name] = parameters(thing)
+        found[name] = parameters(thing) if callable(thing) else []
         if inspect.isclass(thing):
             members = {each: getattr(thing, each, None) for each in dir(thing) if not each.startswith("_")}
             methods = {each: parameters(member) for each, member in members.items() if is_ours(member)}
@@ -432,8 +432,10 @@ def test_every_command_has_a_help(command: list[str]) -> None:
 
 def test_public_names_and_their_signatures_are_the_same() -> None:
     then, now = recorded("api")["record"], record_api()
+    now["all"].remove("datasets")  # added since, as is what follows
+    del now["datasets"]
     estimator = now["CLDNetClassifier"]
-    for name in ("check_inputs", "lesson", "refresh", "rename_class", "undo"):  # added since
+    for name in ("check_inputs", "lesson", "refresh", "rename_class", "undo"):
         del estimator[name]
     for name in ("lessons_", "model_"):
         estimator["properties"].remove(name)
