@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def answers(model: str, *asked: str, **more: Any) -> list[dict[str, Any]]:
     assert answer.exit_code == 0, answer.exception
     found: list[dict[str, Any]] = json.loads(answer.stdout)
     return found
+
+
+def test_the_size_that_is_said_counts_kept_lessons(model: str, bert: str) -> None:
+    options = ["--backbone", bert, "--memory", 1, "--keep-lessons", 2]
+    said = re.search(r"will take up to ([0-9.]+) MB", run("learn", "other", "intents.csv", *options).output)
+    assert said is not None
+    run("learn", "other", "more")
+    assert float(said[1]) == pytest.approx(CLDNetClassifier.load("other").footprint().total / 1e6, rel=0.05)
 
 
 def test_sentences_are_learned_from_a_table_and_from_text_files(model: str) -> None:

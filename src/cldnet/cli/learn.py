@@ -439,7 +439,8 @@ def _say_size(clf: CLDNetClassifier, exists: bool, data: LabelledData) -> None:
 
 
 def _expected_size(clf: CLDNetClassifier, classes: int) -> int:
-    """Bytes of a new model when it has learned some classes, with the solution that its file has."""
+    """Bytes of a new model when it has learned some classes, with the solution that its file has and all lessons it may keep."""
+    from cldnet.estimator.history import HISTORY_BYTES
     from cldnet.estimator.model import ModelParameters
     from cldnet.storage.validation import empty_learner
 
@@ -448,7 +449,8 @@ def _expected_size(clf: CLDNetClassifier, classes: int) -> int:
     setting = parameters.setting(made.input_shape, 0, classes)
     learner = empty_learner(clf.solver, parameters.backbone, setting, {})
     solution = classes * (learner.class_width + classes) * setting.dtype.itemsize
-    return sum(learner.bytes_by_kind().values()) + solution
+    kinds = learner.bytes_by_kind()
+    return sum(kinds.values()) + solution + clf.keep_lessons * kinds["sums"] + HISTORY_BYTES
 
 
 def _check_settings(path: Path, clf: CLDNetClassifier, noun: str, options: dict[str, Any], given: set[str]) -> None:
