@@ -439,7 +439,7 @@ def _say_size(clf: CLDNetClassifier, exists: bool, data: LabelledData) -> None:
 
 
 def _expected_size(clf: CLDNetClassifier, classes: int) -> int:
-    """Bytes of a new model when it has learned some classes, with the solution that its file has and all lessons it may keep."""
+    """Bytes of a new model when it has learned some classes, with its file's solution and all lessons that it may keep."""
     from cldnet.estimator.history import HISTORY_BYTES
     from cldnet.estimator.model import ModelParameters
     from cldnet.storage.validation import empty_learner

@@ -61,8 +61,8 @@ BACKBONES: Mapping[str, str] = {
     "efficientnet-lite0": "a net pretrained on ImageNet, frozen; for the exact solver with 4,000 random ReLU features; photos",
     "efficientnet-lite1": "the same with a larger net",
     "efficientnet-lite2": "the same with a still larger net",
-    "minilm": "all-MiniLM-L6-v2, frozen; for the exact solver with 4,000 random ReLU features; English sentences",
-    "expanded": "frozen nets of your choice with random ReLU features, for the exact solver; see docs/photos.md",
+    "minilm": "all-MiniLM-L6-v2, frozen; for the exact solver with 4,000 random Fourier features; English sentences",
+    "expanded": "frozen nets of your choice with random features, for the exact solver; see docs/photos.md and docs/text.md",
     "frozen": "frozen nets of your choice, for methods that train what comes behind them",
 }
 #: The class of each kind of feature map.

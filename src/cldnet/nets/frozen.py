@@ -3,7 +3,7 @@
 A name may be a folder or a model on the hub. A `Description` is untrusted: it names an architecture that is built
 here from plain numbers, and never a place to read from.
 
-`Expanded` puts random ReLU features on top of pretrained nets (as RanPAC, McDonnell et al. 2023) for the exact solver. A
+`Expanded` puts random features on top of pretrained nets (as RanPAC, McDonnell et al. 2023) for the exact solver. A
 feature's usual mean and std are known from the net's own training, so the map follows from the net's weights and a seed alone:
 models of different users can be merged without sharing a file, and no data leave a trace in it.
 
