@@ -210,7 +210,7 @@ def record_maps() -> dict[str, Any]:
         pretrained = name.removeprefix("frozen-") in PRETRAINED or name in ("expanded", "expanded-net", "frozen")
         shape = (3, 32, 32) if pretrained or name == "cnn" else (8, 8)
         options = {"features": 20} if pretrained and "frozen" not in name else {}
-        if name not in ("mlp", "cnn", "resnet", "patches", "linear", "hashed") and not pretrained:
+        if name not in ("mlp", "cnn", "lenet", "resnet", "patches", "linear", "hashed") and not pretrained:
             options = {"features": 20}
         made: Any = build_backbone(name, shape, seed=5, options=options)
         row = found[name] = {"sha256": digest(made.state_dict())}

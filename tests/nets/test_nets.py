@@ -85,6 +85,7 @@ def test_weights_come_from_the_seed_alone(name):
     options = {
         "mlp": {"widths": (8,)},
         "cnn": {"channels": (2, 2, 2), "hidden": (8,)},
+        "lenet": {"channels": (2, 2), "hidden": (4, 8)},
         "resnet": {"width": 2},
         "frozen": {"widths": (8,)},
     }

@@ -322,7 +322,7 @@ class Recorder:
         self.losses: list[list[float | None]] = []
         self.seconds: dict[str, list[float]] = {"train": [], "evaluate": [], "diagnose": []}
         self.sizes: list[int] = []
-        self.growth: list[int] = []
+        self.growth: list[int | None] = []
         self.ranks: list[dict[str, dict[str, float]]] = []
         self.features: list[dict[str, Any]] = []
         # The bytes of sentences have no mean and std that could leak.
@@ -349,6 +349,8 @@ class Recorder:
 
     def after(self, report: TaskReport) -> None:
         """Evaluate after a task."""
+        if self.growth[-1] is None:
+            self.growth[-1] = self.learner.grown
         clock = time.perf_counter()
         class_il, task_il = self.evaluation.accuracies(len(self.matrix) + 1)
         self.seconds["train"].append(report.seconds - self.epoch_seconds)

@@ -192,8 +192,13 @@ class Learner(nn.Module, ABC):
         """Return the samples to train on when ``task`` arrives: the task itself, unless a method keeps old samples."""
         return task
 
-    def growth(self, task: TaskData) -> int:
-        """Bytes by which the state will grow when ``task`` is learned."""
+    def growth(self, task: TaskData) -> int | None:
+        """Bytes by which the state will grow when ``task`` is learned; None if training decides, see `grown`."""
+        return 0
+
+    @property
+    def grown(self) -> int:
+        """Bytes that the last task added, counted from what it added, if `growth` cannot tell beforehand."""
         return 0
 
     def begin_task(self, task: TaskData) -> None:

@@ -15,6 +15,7 @@ from cldnet.nets.fingerprint import evaluating
 from cldnet.nets.frozen import EFFICIENT, Expanded, ExpandedNet, FrozenNet, described_options
 from cldnet.nets.hashed import Hashed
 from cldnet.nets.layers import CNN, MLP
+from cldnet.nets.lenet import LeNet
 from cldnet.nets.patches import WhitenedPatches
 from cldnet.nets.resnet import ResNet
 from cldnet.nets.sentences import MINILM
@@ -34,6 +35,7 @@ __all__ = [
     "FeatureMap",
     "FrozenNet",
     "Hashed",
+    "LeNet",
     "Linear",
     "RandomFourier",
     "RandomReLU",
@@ -52,6 +54,7 @@ __all__ = [
 BACKBONES: Mapping[str, str] = {
     "mlp": "two hidden layers of 400 ReLU units, the paper's net for MNIST and FashionMNIST",
     "cnn": "three convolutions and two hidden layers, the net of the OWM and AOP papers for CIFAR-10",
+    "lenet": "two 5×5 convolutions and two hidden layers, the net of APD's and other papers on growing nets; images only",
     "resnet": "ResNet-18 for small images; width=64 is the full net, width=20 the slim one of GEM",
     "random-relu": "1,000 fixed random ReLU features in 8 bits, for the exact solver",
     "random-fourier": "1,000 fixed random Fourier features in 8 bits, a Gaussian kernel, for the exact solver",
@@ -79,6 +82,7 @@ FROZEN: Mapping[str, dict[str, Any]] = {f"{FrozenNet.kind}-{name}": {"bodies": [
 _NAMED: Mapping[str, tuple[type[Any], Mapping[str, Any]]] = {
     "mlp": (MLP, {}),
     "cnn": (CNN, {}),
+    "lenet": (LeNet, {}),
     "resnet": (ResNet, {}),
     **{kind: (made, {}) for kind, made in _DESCRIBED.items()},
     **{name: (ExpandedNet, fixed) for name, fixed in PRETRAINED.items()},
@@ -106,7 +110,7 @@ def build_backbone(
     if name not in _NAMED:
         raise ValueError(f"Unknown backbone {name!r}. Use one of {sorted(BACKBONES)}, or a torch.nn.Module.")
     made, fixed = _NAMED[name]
-    source = {"generator": generator(seed)} if made in (MLP, CNN, ResNet) else {"seed": seed}
+    source = {"generator": generator(seed)} if made in (MLP, CNN, LeNet, ResNet) else {"seed": seed}
     net: nn.Module = made(input_shape, **source, **fixed, **(options or {}))
     return net
 

@@ -1,0 +1,61 @@
+"""Nets as chains of weighted layers, for methods that widen them or compute with other weights than the layers' own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cldnet.nets.layers import CNN, MLP
+from cldnet.nets.lenet import LeNet
+
+Weighted = nn.Linear | nn.Conv2d
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A weighted layer, what comes before it (flattening), and what follows it (ReLU, normalisation, pooling).
+
+    What comes before and after has no weights and treats every unit alike: a stage may be computed with more or fewer units.
+    """
+
+    layer: Weighted
+    before: nn.Sequential
+    after: nn.Sequential
+
+    def weigh(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Outputs of the layer for its inputs, with the given weight and bias."""
+        x = self.before(x)
+        if isinstance(self.layer, nn.Linear):
+            return F.linear(x, weight, bias)
+        maps: Tensor = self.layer._conv_forward(x, weight, bias)
+        return maps
+
+
+def stages(net: nn.Module) -> list[Stage]:
+    """Split an MLP, a CNN or a LeNet into its stages.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = MLP((6,), widths=(4, 3), generator=torch.Generator())
+    >>> [tuple(stage.layer.weight.shape) for stage in stages(net)]
+    [(4, 6), (3, 4)]
+    """
+    if not isinstance(net, MLP | CNN | LeNet):
+        raise ValueError(
+            f"This method needs a net that is a chain of layers, which a {type(net).__name__} is not: use the backbone 'mlp', "
+            "'cnn' or 'lenet'."
+        )
+    found: list[Stage] = []
+    before: list[nn.Module] = []
+    for module in net.layers:
+        if isinstance(module, Weighted):
+            found.append(Stage(module, nn.Sequential(*before), nn.Sequential()))
+            before = []
+        elif isinstance(module, nn.Flatten) or not found:
+            before.append(module)
+        else:
+            found[-1].after.append(module)
+    return found
