@@ -90,6 +90,17 @@ def test_a_class_order_can_be_given_in_every_way(tmp_path: Path) -> None:
     assert list(stream_by_name("split-digits,order=numpy:1993").class_order) == expected
 
 
+def test_the_seed_chooses_one_of_apds_five_task_orders(small_data: Path) -> None:
+    classes = stream_by_name("split-cifar100,order=sorted", data=small_data).class_order
+    second = stream_by_name("split-cifar100,order=apd", seed=1, data=small_data)
+    assert [[classes.index(label) for label in task] for task in second.tasks[:2]] == [[*range(10, 20)], [*range(70, 80)]]
+    for seed in range(5):
+        assert sorted(stream_by_name("split-cifar100,order=apd", seed=seed, data=small_data).class_order) == [*classes]
+    assert stream_by_name("split-cifar100,order=apd", seed=5, data=small_data).class_order == classes
+    with pytest.raises(ValueError, match="is for 100 classes, in ten blocks, and there are 10"):
+        stream_by_name("split-digits,order=apd")
+
+
 def test_photos_of_one_class_are_most_likely_the_wrong_folder(small_data: Path, tmp_path: Path) -> None:
     shutil.copytree(small_data / "pets", tmp_path / "mine")
     with pytest.raises(ValueError, match=r"are of one class, 'mine'.* perhaps .*mine, or the one above it"):

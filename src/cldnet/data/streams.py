@@ -31,7 +31,8 @@ OPTIONS: Mapping[str, str] = {
     "classes_per_task=5": "classes per task",
     "first=50": "classes of the first task",
     "split=4+3+3": "classes of every task",
-    "order=cat+dog+ant": "the class order: labels, sorted, a JSON file of labels, or numpy:1993 (the papers' seed 1993)",
+    "order=cat+dog+ant": "the class order: labels, sorted, a JSON file of labels, numpy:1993 (the papers' seed 1993), "
+    "or apd (the five task orders of APD's paper, one per seed)",
     "test_size=0.2": "share of every class to test on, for data that have no test part",
     "size=64": "side of the square that photos are cut to, in pixels",
     "resize=72": "the photos' shorter side before that",
@@ -461,7 +462,7 @@ def _splitting(spec: StreamSpec, named: NamedStream | None, data: Dataset, seed:
         return {"seed": seed, **_grouped(data.groups, seed)}
     classes = np.unique(data.train.y).tolist()
     if "order" in chosen:
-        chosen.update(_order(chosen.pop("order"), classes))
+        chosen.update(_order(chosen.pop("order"), classes, seed))
     count = len(chosen["order"]) if isinstance(chosen.get("order"), list) else len(classes)
     if not {"tasks", "classes_per_task", "split"} & set(chosen):
         # Two classes per task, but at most ten tasks: what most papers do.
@@ -493,10 +494,19 @@ def _equal(count: int, tasks: int, first: int | None) -> list[int]:
     return [*begin, *(fewer + (task < more) for task in range(others))]
 
 
-def _order(text: str, classes: list[Any]) -> dict[str, Any]:
-    """Parse a class order: sorted, numpy:SEED, a JSON file, or labels joined by plus signs."""
+#: The task orders A to E of APD's released code for CIFAR-100: a task is a block of ten classes, which are sorted.
+_APD_ORDERS = ("0123456789", "1745208693", "7051843629", "5829043761", "2954806137")
+
+
+def _order(text: str, classes: list[Any], seed: int | None) -> dict[str, Any]:
+    """Parse a class order: sorted, numpy:SEED, apd, a JSON file, or labels joined by plus signs."""
     if text == "sorted":
         return {"seed": None}
+    if text == "apd":
+        if len(classes) != 100:
+            raise ValueError(f"order=apd is for 100 classes, in ten blocks, and there are {len(classes)}: leave it out.")
+        blocks = _APD_ORDERS[(seed or 0) % len(_APD_ORDERS)]
+        return {"order": [label for block in blocks for label in classes[10 * int(block) : 10 * int(block) + 10]]}
     if text.startswith("numpy:"):
         return {"order": text}
     if not text.endswith(".json"):
