@@ -504,7 +504,9 @@ def _order(text: str, classes: list[Any], seed: int | None) -> dict[str, Any]:
         return {"seed": None}
     if text == "apd":
         if len(classes) != 100:
-            raise ValueError(f"order=apd is for 100 classes, in ten blocks, and there are {len(classes)}: leave it out.")
+            raise ValueError(
+                f"order=apd is for 100 classes, in ten blocks, and there are {len(classes)}: leave it out."
+            )
         blocks = _APD_ORDERS[(seed or 0) % len(_APD_ORDERS)]
         return {"order": [label for block in blocks for label in classes[10 * int(block) : 10 * int(block) + 10]]}
     if text.startswith("numpy:"):
