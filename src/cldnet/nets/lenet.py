@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from cldnet.nets.layers import _initialised, linear
 
@@ -20,10 +21,10 @@ class ChannelNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise maps ``(n, channels, height, width)``."""
         number = torch.arange(x.shape[1], device=x.device)
-        near = ((number[:, None] - number).abs() <= 4).to(x.dtype)
-        # As a product: torch 2.13 spoils memory in the derivative of a 1×1 convolution of few channels-last maps on some CPUs.
-        squares = (x.square().movedim(1, -1) @ near).movedim(-1, 1)
-        inverse_root = (1 + squares * (1e-3 / 9)).rsqrt()
+        near = ((number[:, None] - number).abs() <= 4).to(x.dtype) * (1e-3 / 9)
+        # torch 2.13 spoils memory in the derivative of a 1×1 convolution of few channels-last maps on some CPUs.
+        squares = x.square() if len(number) >= 4 else x.square().contiguous()
+        inverse_root = (1 + F.conv2d(squares, near[:, :, None, None])).rsqrt()
         return x * (inverse_root * inverse_root.sqrt())
 
 
