@@ -93,7 +93,10 @@ def test_a_class_order_can_be_given_in_every_way(tmp_path: Path) -> None:
 def test_the_seed_chooses_one_of_apds_five_task_orders(small_data: Path) -> None:
     classes = stream_by_name("split-cifar100,order=sorted", data=small_data).class_order
     second = stream_by_name("split-cifar100,order=apd", seed=1, data=small_data)
-    assert [[classes.index(label) for label in task] for task in second.tasks[:2]] == [[*range(10, 20)], [*range(70, 80)]]
+    assert [[classes.index(label) for label in task] for task in second.tasks[:2]] == [
+        [*range(10, 20)],
+        [*range(70, 80)],
+    ]
     for seed in range(5):
         assert sorted(stream_by_name("split-cifar100,order=apd", seed=seed, data=small_data).class_order) == [*classes]
     assert stream_by_name("split-cifar100,order=apd", seed=5, data=small_data).class_order == classes
