@@ -73,6 +73,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "present_temperature": 0.2, "probe_epochs": 100, "probe_lr": 1.0,
     },
     "pnn": {**SGD, "widths": [100, 100]},
+    "single": SGD,
     "icnet": {**SGD, "threshold": 0.8, "radius": 0.1, "radius_share": 1 / 3},
     "crnet": {"strength": 5000.0, "groups": 10, "group_width": 10, "enhanced": 670, "hidden": 900, "sharpness": 300.0},
     "slda": {"shrinkage": 0.01},
@@ -92,7 +93,7 @@ TRAITS = {
     ),
     "gdumb": Traits(rehearsal_free=False, constant_size=True, one_pass=True),
     "joint": Traits(rehearsal_free=False, constant_size=False),
-    "pnn": Traits(rehearsal_free=True, constant_size=False, needs_task_id=True),
+    **dict.fromkeys(("pnn", "single"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)),
 }
 
 
@@ -123,7 +124,7 @@ def test_a_method_declares_its_names_and_cites_its_paper(method: str) -> None:
     assert display_name(method) == learner.title != method
     assert learner.summary
     documented = "".join(base.__doc__ or "" for base in learner.__mro__)
-    assert ("References" in documented and "https://" in documented) or method in ("finetune", "joint")
+    assert ("References" in documented and "https://" in documented) or method in ("finetune", "joint", "single")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -55,6 +55,7 @@ METHODS: Mapping[str, str] = {
     "gdumb": "cldnet.methods.gdumb:GDumb",
     "co2l": "cldnet.methods.co2l:Co2L",
     "pnn": "cldnet.methods.pnn:PNN",
+    "single": "cldnet.methods.single:SingleTask",
     "icnet": "cldnet.methods.icnet:ICNet",
     "crnet": "cldnet.methods.crnet:CRNet",
     "slda": "cldnet.methods.slda:SLDA",
