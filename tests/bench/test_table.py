@@ -152,6 +152,25 @@ def test_cost_shows_exemplars_teacher_everything_kept_and_the_time_of_training(m
     assert "kept_bytes" not in records(without)[0]
 
 
+def test_further_scores_are_columns_beside_the_first(make_run: MakeRun) -> None:
+    runs = folder(make_run("pnn", None), make_run("owm"), make_run("owm", 0.5, seed=1))
+    table = build_table([runs], score="task-il", beside=["accuracy", "capacity"], cost=True)
+    plain_table = build_table([runs], score="task-il", cost=True)
+    for name in ("PNN", "OWM"):
+        alone = text_of(plain_table, name)
+        capacity = text_of(build_table([runs], score="capacity"), name)[0].partition(" (")[0]
+        accuracy = text_of(build_table([runs]), name)[0].partition(" (")[0]
+        assert text_of(table, name) == [alone[0], accuracy, capacity, *alone[1:]]
+    head = as_markdown(table).split("\n")[2]
+    assert "split-digits, average accuracy after the last task (%) | split-digits, the paper's Capacity (×) |" in head
+    [pnn, owm] = [record for record in records(table) if record["method"] in ("pnn", "owm")]
+    assert (pnn["accuracy"], pnn["accuracy_sd"]) == ("", "")
+    assert float(owm["accuracy"]) == pytest.approx(62.5)
+    assert "split-digits" in as_tex(table)
+    with pytest.raises(ValueError, match="no score 'acuracy'"):
+        build_table([runs], beside=["acuracy"])
+
+
 def test_what_was_only_published_has_no_cost(make_run: MakeRun) -> None:
     table = build_table([folder(make_run("owm", stream="split-mnist"))], cost=True)
     assert text_of(table, "CRNet")[2:] == ["–"] * 4

@@ -124,7 +124,7 @@ class Entry:
 
     ``state`` is empty if there is a figure, else it says why there is none. Mean and standard deviation are over the runs, in
     the score's unit; ``seeds`` and ``files`` are those of the runs, ``missing`` the seeds that were planned and have no result.
-    ``outside`` names data from outside the stream that the method used.
+    ``outside`` names data from outside the stream that the method used. ``beside`` has an entry for each further score.
     """
 
     state: str
@@ -137,6 +137,7 @@ class Entry:
     published: tuple[Quote, ...] = ()
     outside: str = ""
     cost: Cost | None = None
+    beside: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of one score.
+    """A table of one score, and of further ones ``beside`` it.
 
     ``against`` names the row that others are compared with, or is empty. ``footnotes`` are the sources of published figures,
     ``notes`` what else a reader should know: failures, files left out, mixed versions. ``cost`` says whether to show what the
@@ -177,6 +178,7 @@ class Table:
     footnotes: tuple[str, ...]
     notes: tuple[str, ...]
     cost: bool = False
+    beside: tuple[Score, ...] = ()
 
     @property
     def entries(self) -> Iterator[tuple[str, Row, Entry]]:
@@ -200,15 +202,18 @@ def build_table(
     published: bool = True,
     cost: bool = False,
     only: Sequence[str] = (),
+    beside: Sequence[str] = (),
 ) -> Table:
     """Make a table from folders of results.
 
     Runs of the same configuration share a row, whatever their folder. ``against`` names a method, or a row, that all others are
     compared with, seed by seed; ``published`` says whether to show published figures, and methods that have only those;
-    ``cost`` says whether to show bytes and seconds beside the score; ``only`` names the streams to show, by default all.
+    ``cost`` says whether to show bytes and seconds beside the score, ``beside`` names further scores to show, and ``only`` the
+    streams to show, by default all.
     """
-    if score not in SCORES:
-        raise ValueError(f"There is no score {score!r}. {nearest_names(score, SCORES)}")
+    for name in (score, *beside):
+        if name not in SCORES:
+            raise ValueError(f"There is no score {name!r}. {nearest_names(name, SCORES)}")
     results = [{**result, "path": folder.path / result["file"]} for folder in folders for result in folder.results]
     summaries = summarise(results, _planned(folders))
     if not summaries:
@@ -222,7 +227,8 @@ def build_table(
         summaries = [summary for summary in summaries if summary.stream in streams]
     groups = _group_rows(summaries)
     reference = None if against is None else _reference(against, groups)
-    rows = [_row(group, streams, SCORES[score], reference) for group in groups]
+    others = tuple(SCORES[name] for name in beside)
+    rows = [_row(group, streams, SCORES[score], others, reference) for group in groups]
     footnotes: list[str] = []
     if published:
         rows, footnotes = _with_published(rows, groups, streams, SCORES[score])
@@ -236,6 +242,7 @@ def build_table(
         footnotes=tuple(footnotes),
         notes=tuple(_notes(folders, summaries, streams if footnotes else ())),
         cost=cost,
+        beside=others,
     )
 
 
@@ -294,11 +301,16 @@ def _reference(against: str, groups: Sequence[Mapping[str, Summary]]) -> Mapping
 
 
 def _row(
-    group: Mapping[str, Summary], streams: Sequence[str], score: Score, reference: Mapping[str, Summary] | None
+    group: Mapping[str, Summary],
+    streams: Sequence[str],
+    score: Score,
+    others: Sequence[Score],
+    reference: Mapping[str, Summary] | None,
 ) -> Row:
     entries = []
     for stream in streams:
         entry = _entry(group.get(stream), score)
+        entry = replace(entry, beside=tuple(_entry(group.get(stream), other) for other in others))
         if reference is not None and reference is not group and stream in group and stream in reference:
             entry = replace(entry, difference=_difference(group[stream], reference[stream], score))
         entries.append(entry)

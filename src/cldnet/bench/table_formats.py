@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cldnet.bench.formatting import counted, duration, human_bytes
-from cldnet.bench.table import NOTHING, Entry, Row, Table
+from cldnet.bench.table import NOTHING, Entry, Row, Score, Table
 
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
 _GREEK = "αβγδεζηθικλμνξπρστυφχψω"
@@ -32,10 +32,20 @@ _TEX = {
     "–": "--",
     "…": r"\ldots{}",
 }
-_CSV_COLUMNS = """\
-stream,row,method,bound,score,unit,state,mean,sd,n,seeds,missing,outside,against,difference,difference_sd,pairs,\
-published,published_sd,published_what,source,files
-"""
+_CSV_COLUMNS = (
+    *("stream", "row", "method", "bound", "score", "unit", "state", "mean", "sd", "n", "seeds", "missing", "outside"),
+    *(
+        "against",
+        "difference",
+        "difference_sd",
+        "pairs",
+        "published",
+        "published_sd",
+        "published_what",
+        "source",
+        "files",
+    ),
+)
 _CSV_COST = ("memory", "kept_bytes", "exemplars_bytes", "teacher_bytes", "train_seconds")
 #: Columns that show what a configuration costs.
 _COST = ("exemplars", "teacher", "kept in all", "training")
@@ -81,6 +91,7 @@ def columns(table: Table) -> list[tuple[str, str]]:
             named.append((stream, f"against {table.against}"))
         if any(row.entries[number].published for row in table.rows):
             named.append((stream, "published"))
+        named += [(stream, _beside(score)) for score in table.beside]
         if table.cost:
             named += [(stream, what) for what in _COST]
     return named
@@ -88,12 +99,16 @@ def columns(table: Table) -> list[tuple[str, str]]:
 
 def lines(table: Table) -> Iterator[list[str]]:
     """Write every row as texts: the row's name, then one for each of `columns`."""
+    places = {_beside(score): number for number, score in enumerate(table.beside)}
     for row in table.rows:
         entries = dict(zip(table.streams, row.entries, strict=True))
         cells = [row.title]
         for stream, what in columns(table):
             if what == "published":
                 cells.append(_published(entries[stream]))
+            elif what in places:
+                others, number = entries[stream].beside, places[what]
+                cells.append(_value(others[number], table.beside[number]) if others else NOTHING)
             elif what in _COST:
                 cells.append(_cost(entries[stream])[_COST.index(what)])
             else:
@@ -144,8 +159,9 @@ def as_markdown(table: Table, start: Path | None = None) -> str:
 def as_csv(table: Table, start: Path | None = None) -> str:
     """Write a table as tidy CSV: one line for every stream and row. See `as_markdown` for ``start``."""
     out = io.StringIO()
-    out.write(_CSV_COLUMNS.replace("\n", f",{','.join(_CSV_COST)}\n") if table.cost else _CSV_COLUMNS)
     writer = csv.writer(out, lineterminator="\n")
+    beside = [name for score in table.beside for name in (score.name, f"{score.name}_sd")]
+    writer.writerow([*_CSV_COLUMNS, *beside, *(_CSV_COST if table.cost else ())])
     for stream, row, entry in table.entries:
         if entry.state == NOTHING:
             continue
@@ -159,16 +175,17 @@ def as_csv(table: Table, start: Path | None = None) -> str:
         writer.writerow(
             [
                 *map(csv_text, names),
-                *_numbers(table, entry.mean, entry.std),
+                *_numbers(table.score, entry.mean, entry.std),
                 len(entry.seeds),
                 " ".join(map(str, entry.seeds)),
                 " ".join(map(str, entry.missing)),
                 csv_text(entry.outside),
                 csv_text(table.against),
-                *(("", "", "") if more is None else (*_numbers(table, more.mean, more.std), more.pairs)),
+                *(("", "", "") if more is None else (*_numbers(table.score, more.mean, more.std), more.pairs)),
                 " | ".join(str(figure.mean) for figure in quotes),
                 " | ".join("-" if figure.std is None else str(figure.std) for figure in quotes),
                 *(csv_text(" | ".join(texts)) for texts in several),
+                *_csv_beside(table, entry),
                 *(_csv_cost(entry) if table.cost else ()),
             ]
         )
@@ -211,6 +228,15 @@ def as_tex(table: Table, start: Path | None = None) -> str:
     return "\n".join(text) + "\n"
 
 
+def _beside(score: Score) -> str:
+    """Heading of the column of a further score."""
+    return f"{score.heading} ({score.unit})"
+
+
+def _value(entry: Entry, score: Score) -> str:
+    return entry.state or _plus_minus(*_numbers(score, entry.mean, entry.std))
+
+
 def _figure(table: Table, entry: Entry) -> str:
     if entry.state:
         return entry.state
@@ -220,13 +246,13 @@ def _figure(table: Table, entry: Entry) -> str:
         seeds = f" ({runs} of {runs + len(entry.missing)} seeds)"
     elif runs != table.usual_runs:
         seeds = f" ({counted(runs, 'seed', 'seeds')})"
-    return _plus_minus(*_numbers(table, entry.mean, entry.std)) + seeds
+    return _value(entry, table.score) + seeds
 
 
 def _difference(table: Table, row: Row, entry: Entry) -> str:
     if entry.difference is None:
         return "reference" if row.name == table.against else NOTHING
-    mean, std = _numbers(table, entry.difference.mean, entry.difference.std)
+    mean, std = _numbers(table.score, entry.difference.mean, entry.difference.std)
     sign = "" if mean.startswith("-") else "+"
     return f"{sign}{_plus_minus(mean, std)} ({counted(entry.difference.pairs, 'pair', 'pairs')})"
 
@@ -250,6 +276,12 @@ def _cost(entry: Entry) -> tuple[str, str, str, str]:
         exemplars = f"{cost.memory:,} ({exemplars})"
     teacher = human_bytes(cost.teacher) if cost.teacher else "0"
     return exemplars, teacher, human_bytes(cost.kept), NOTHING if cost.seconds is None else duration(cost.seconds)
+
+
+def _csv_beside(table: Table, entry: Entry) -> Iterator[str]:
+    """Mean and standard deviation of every further score."""
+    for number, score in enumerate(table.beside):
+        yield from _numbers(score, entry.beside[number].mean, entry.beside[number].std) if entry.beside else ("", "")
 
 
 def _csv_cost(entry: Entry) -> list[str]:
@@ -284,9 +316,9 @@ def _plus_minus(mean: str, std: str) -> str:
     return (f"{mean} ± {std}" if std else mean).replace("-", "−")  # as wide as a digit
 
 
-def _numbers(table: Table, mean: float | None, std: float | None) -> tuple[str, str]:
+def _numbers(score: Score, mean: float | None, std: float | None) -> tuple[str, str]:
     """A mean and a standard deviation with the same number of digits; empty if there is none."""
-    decimals = table.score.decimals(mean or 0.0)
+    decimals = score.decimals(mean or 0.0)
     # Adding 0.0 turns a rounded "-0.00" into "0.00".
     first, second = ("" if value is None else f"{round(value, decimals) + 0.0:.{decimals}f}" for value in (mean, std))
     return first, second

@@ -47,6 +47,7 @@ def table_command(
     published: Annotated[
         bool, typer.Option("--published/--no-published", help="Show published figures, if there are any.")
     ] = True,
+    beside: Annotated[list[str] | None, typer.Option(help="Show this score in a further column. Repeatable.")] = None,
     cost: Annotated[
         bool,
         typer.Option(
@@ -64,7 +65,15 @@ def table_command(
     form = form or _form_of(out)
     with Console(stderr=True).status("reading results"):  # silent where there is no terminal
         folders = [read_folder(folder) for folder in results]
-        table = build_table(folders, score=score, against=against, published=published, cost=cost, only=stream or ())
+        table = build_table(
+            folders,
+            score=score,
+            against=against,
+            published=published,
+            cost=cost,
+            only=stream or (),
+            beside=beside or (),
+        )
     if form is None and out is None and Console().is_terminal:
         _show(table)
         return
