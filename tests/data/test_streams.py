@@ -216,4 +216,9 @@ def test_clinc150_has_one_task_per_domain_in_an_order_of_the_seed(small_data: Pa
     held = stream_by_name("split-clinc150,validation=0.25", seed=1, data=small_data)
     assert held.tasks == stream.tasks
     assert (len(held.train), len(held.test)) == (60, 20)
+    official = stream_by_name("split-clinc150,part=val", seed=1, data=small_data)
+    assert official.tasks == stream.tasks
+    assert (len(official.train), len(official.test)) == (len(stream.train), 20)
+    with pytest.raises(ValueError, match="part='oos_val' should be"):
+        stream_by_name("split-clinc150,part=oos_val", seed=1, data=small_data)
     assert [len(task) for task in stream_by_name("split-clinc150,tasks=4", seed=1, data=small_data).tasks] == [5] * 4

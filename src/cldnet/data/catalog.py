@@ -68,7 +68,7 @@ class KnownSet:
         from cldnet.data.published import read_cifar10, read_cifar100, read_clinc150, read_mnist  # noqa: PLC0415
 
         if self.name == "clinc150":
-            return read_clinc150(folder)
+            return read_clinc150(folder, **options)
         if self.name.startswith("cifar"):
             return read_cifar10(folder) if self.classes == 10 else read_cifar100(folder, **options)
         return read_mnist(folder, self.name)

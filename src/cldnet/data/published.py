@@ -272,13 +272,16 @@ def _unpickle(path: Path) -> Any:
 _CLINC_PARTS = ("train", "val", "test", "oos_val", "oos_test")
 
 
-def read_clinc150(folder: Path) -> Dataset:
+def read_clinc150(folder: Path, part: str = "test") -> Dataset:
     """Read CLINC150 (Larson et al. 2019): sentences of 150 intents, in groups of 15 by domain.
 
-    Its validation part and its sentences that are out of scope are not in the data set: see `read_clinc150_part`.
+    ``part="val"`` gives the official validation part to test on. Sentences that are out of scope are not in the data set: see
+    `read_clinc150_part`.
     """
+    if part not in ("test", "val"):
+        raise ValueError(f"part={part!r:.80} should be 'test' or 'val'.")
     parts = []
-    for name in ("train", "test"):
+    for name in ("train", part):
         sentences, intents = read_clinc150_part(folder, name)
         parts.append(Part(encode_sentences(sentences), np.array(intents), text=True))
     path = folder / "domains.json"

@@ -38,6 +38,7 @@ OPTIONS: Mapping[str, str] = {
     "resize=72": "the photos' shorter side before that",
     "label=species": "label column of a table",
     "labels=coarse": "the 20 coarse classes of CIFAR-100",
+    "part=val": "test on the official validation part of CLINC150",
     "online=10": "one pass, in batches of 10",
     "blurry=0.1": "a tenth of every class turns up in other tasks",
     "returning=0.3": "three tenths of every class come back in a later task",
@@ -48,7 +49,13 @@ OPTIONS: Mapping[str, str] = {
 }
 
 #: Options by their use, with the type of their values. Variants are applied in this order: they drop samples, then move them.
-_READER_OPTIONS: Mapping[str, Callable[[str], Any]] = {"size": int, "resize": int, "label": str, "labels": str}
+_READER_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "size": int,
+    "resize": int,
+    "label": str,
+    "labels": str,
+    "part": str,
+}
 _SPLIT_OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "tasks": int,
     "classes_per_task": int,
@@ -338,6 +345,7 @@ SOURCES: Mapping[str, str] = {
 #: Options of the readers that a user may set.
 _READING: Mapping[str, Sequence[str]] = {
     "cifar-100": ("labels",),
+    "clinc150": ("part",),
     "table": ("label",),
     **dict.fromkeys(("folder", "imagenet-r", "tiny-imagenet", "cub-200"), ("size", "resize")),
 }
