@@ -1,6 +1,6 @@
 """APD, additive parameter decomposition: the weights of task t are shared ones behind a mask, plus sparse ones of its own.
 
-In every layer ``θ_t = σ(m_t) ∘ S + A_t``, with one number of ``m_t`` per unit. (The paper calls S σ, ``σ(m_t)`` M_t and A_t τ_t.)
+In every layer ``θ_t = σ(m_t) ∘ S + A_t``, with one number of ``m_t`` per unit. (The paper writes σ, M and τ for S, σ(m) and A.)
 Task t minimises
 
 - the cross-entropy of its own head
@@ -8,8 +8,8 @@ Task t minimises
 - ``+ l1 · Σ_{j ≤ t} ‖A_j‖₁``
 - ``+ drift · Σ_{j < t} ½ ‖θ_j − θ_j*‖²``, with ``θ_j*`` the weights of task j when task t begins
 
-over S, all A_j, m_t, and the bias and head of task t. After every few tasks, the A_j of a layer are clustered, and entries that are
-nearly equal within a cluster move to weights that its members share. After every task, small entries of the A_j become 0.
+over S, all A_j, m_t, and the bias and head of task t. After every few tasks each layer's A_j are clustered, and entries
+that are nearly equal within a cluster move to weights that its members share. After every task, small entries become 0.
 """
 
 from __future__ import annotations
@@ -257,8 +257,9 @@ class APD(MultiHead):
         heads = sum(parameter.numel() for parameter in self.heads.parameters())  # type: ignore[attr-defined]
         return int(heads + sum(layer.weight.numel() + parts.size for layer, parts in self._layers()))
 
-    def growth(self, task: TaskData) -> None:
+    def growth(self, task: TaskData) -> int | None:
         """Training decides how many entries are not zero."""
+        return None
 
     @property
     def grown(self) -> int:
