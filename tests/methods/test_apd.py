@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from cldnet.device import generator
 from cldnet.estimator.footprint import footprint
 from cldnet.methods import build_learner
-from cldnet.methods.apd import APD, Decomposed, Sparse, k_means
+from cldnet.methods.apd import APD, Decomposed, Sparse, _inner_products, k_means
 from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Batch, Setting, TaskData
 from cldnet.nets.chain import stages
@@ -248,11 +248,20 @@ def test_k_means_on_inner_products_equals_k_means_on_the_points(seed: int) -> No
 
 
 def test_a_cluster_without_points_keeps_its_centre() -> None:
-    points = torch.tensor([[0.0], [1.0], [3.0], [9.0]], dtype=torch.float64)
-    # The second centre, 0.5, is nearest to no point at first; it gets the point 1 when the first has moved to 2 or less.
+    points = torch.tensor([[10.0], [11.0], [13.0], [19.0]], dtype=torch.float64)
+    # Both centres are 13: the first gets all points and moves to 13.25, and the second is then nearest to three of them.
     weights = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
     expected = slow_k_means(points.tolist(), (weights @ points).tolist())
     assert k_means(points @ points.T, weights).tolist() == expected == [1, 1, 1, 0]
+
+
+def test_inner_products_are_sums_over_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cldnet.methods.apd._AT_ONCE", 3)
+    rows = torch.randn(4, 8, generator=generator(0))
+    expected = torch.tensor(
+        [[sum(a * b for a, b in zip(p, q, strict=True)) for q in rows.tolist()] for p in rows.tolist()]
+    )
+    torch.testing.assert_close(_inner_products(rows), expected.double(), atol=1e-6, rtol=1e-6)
 
 
 def unfolded(rows: list[list[float]]) -> tuple[Decomposed, nn.Linear]:

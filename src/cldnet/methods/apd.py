@@ -121,12 +121,7 @@ class Decomposed(nn.Module):
 
     def weight(self, task: int, shared: Tensor) -> Tensor:
         """``θ_t = σ(m_t) ∘ S + A_t``, and what the task's cluster has in common."""
-        during = len(self.dense) > 0
-        weight = (
-            self._dense_weight(task, shared)
-            if during
-            else self.parts[task].own.add_to(self._gate(task, shared) * shared)
-        )
+        weight = self._own_weight(task, shared)
         return weight if task >= len(self.cluster) else self.common[int(self.cluster[task])].add_to(weight)
 
     @torch.no_grad()
@@ -139,7 +134,7 @@ class Decomposed(nn.Module):
         older = [part.own.dense(layer.weight) for part in self.parts]
         self.dense = nn.ParameterList([*older, layer.weight.clone()])  # type: ignore[assignment]
         # What clusters have in common does not change: it is left out of θ_j as well as of θ_j*.
-        self.targets = [self._dense_weight(task, layer.weight) for task in range(len(older))]
+        self.targets = [self._own_weight(task, layer.weight) for task in range(len(older))]
         self.parts.append(TaskPart(layer))  # type: ignore[attr-defined]
 
     @torch.no_grad()
@@ -149,7 +144,7 @@ class Decomposed(nn.Module):
         assert shared.grad is not None
         assert newest.grad is not None
         for task, own in enumerate(older):
-            moved = self._dense_weight(task, shared).sub_(self.targets[task])  # θ_j − θ_j*
+            moved = self._own_weight(task, shared).sub_(self.targets[task])  # θ_j − θ_j*
             shared.grad.addcmul_(self._gate(task, shared), moved, value=drift)
             own.grad = moved.mul_(drift).add_(own.sign(), alpha=l1)
         newest.grad.add_(newest.sign(), alpha=l1)
@@ -193,9 +188,10 @@ class Decomposed(nn.Module):
         """``σ(m_t)``, in a shape that multiplies the weights."""
         return self.parts[task].mask.sigmoid().view(-1, *[1] * (shared.ndim - 1))
 
-    def _dense_weight(self, task: int, shared: Tensor) -> Tensor:
-        """``θ_t`` during a task, without what the cluster has in common."""
-        return torch.addcmul(self.dense[task], self._gate(task, shared), shared)
+    def _own_weight(self, task: int, shared: Tensor) -> Tensor:
+        """``σ(m_t) ∘ S + A_t``, without what the task's cluster has in common."""
+        own = self.dense[task] if len(self.dense) > 0 else self.parts[task].own.dense(shared)
+        return torch.addcmul(own, self._gate(task, shared), shared)
 
     def _first_centres(self, count: int, generator: torch.Generator) -> Tensor:
         """Means of the clusters so far, as weights of the tasks; then tasks drawn at random."""
@@ -244,8 +240,6 @@ class APD(MultiHead):
         self.layers: Sequence[Decomposed] = nn.ModuleList(Decomposed() for _ in stages(net))  # type: ignore[assignment]
         self.added: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))  # bytes of the last task
         self.bytes_before = 0
-        for layer, _ in self._layers():
-            layer.requires_grad_(False).weight.requires_grad_(True)  # the biases are those that tasks begin with
 
     @property
     def backbone(self) -> nn.Module:
@@ -303,7 +297,7 @@ class APD(MultiHead):
         learned, every = self.tasks + 1, self.config.consolidate
         for parts in self.layers:
             if every > 0 and learned % every == 0:
-                count = min(max(self.config.clusters * learned // every, 1), learned)
+                count = min(self.config.clusters * learned // every, learned)
                 parts.consolidate(count, self.config.spread, self.config.cut, self.generator)
             parts.finish(self.config.cut)
         self.added.fill_(self._task_bytes() - self.bytes_before)
