@@ -74,6 +74,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "pnn": {**SGD, "widths": [100, 100]},
     "single": SGD,
+    "apd": {
+        "lr": 0.001, "lr_decay": 0.95, "weight_decay": 1e-4, "l1": 4e-4, "drift": 100.0, "cut": 4e-4, "consolidate": 5,
+        "clusters": 2, "spread": 0.01,
+    },
     "icnet": {**SGD, "threshold": 0.8, "radius": 0.1, "radius_share": 1 / 3},
     "crnet": {"strength": 5000.0, "groups": 10, "group_width": 10, "enhanced": 670, "hidden": 900, "sharpness": 300.0},
     "slda": {"shrinkage": 0.01},
@@ -93,7 +97,7 @@ TRAITS = {
     ),
     "gdumb": Traits(rehearsal_free=False, constant_size=True, one_pass=True),
     "joint": Traits(rehearsal_free=False, constant_size=False),
-    **dict.fromkeys(("pnn", "single"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)),
+    **dict.fromkeys(("pnn", "single", "apd"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)),
 }
 
 
@@ -168,6 +172,11 @@ LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
     ("er", "memory"): ([0, 1, 500], [-1]),
     ("er", "replay"): ([0, 1, 500], [-1]),
     ("pnn", "widths"): ([(1,), (5, 1)], [(), (0,), (5, 0)]),
+    ("apd", "lr"): ([1e-9, 0.5], [0.0, -1.0, NAN, INFINITE]),
+    ("apd", "lr_decay"): ([1e-9, 1.0], [0.0, 1.1, NAN]),
+    **{("apd", name): NOT_NEGATIVE for name in ("weight_decay", "l1", "drift", "cut", "spread")},
+    ("apd", "consolidate"): ([0, 1, 5], [-1, 2.0, True]),
+    ("apd", "clusters"): ([1, 5], [0, 2.0, True]),
     ("icnet", "threshold"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
     ("icnet", "radius"): ([1e-9, 3.0], [0.0, -1.0, NAN, INFINITE]),
     ("icnet", "radius_share"): ([1e-9, 0.999], [0.0, 1.0, NAN]),

@@ -48,6 +48,8 @@ def test_the_lenet_is_its_formula():
         (MLP((2, 3), (5, 4), generator=generator(0)), torch.randn(3, 2, 3, generator=generator(1))),
         (CNN((3, 9, 9), (4, 3, 2), hidden=(5,), generator=generator(0)), torch.rand(3, 3, 9, 9)),
         (LeNet((3, 8, 8), (4, 3), (6, 5), generator=generator(0)), torch.rand(3, 3, 8, 8)),
+        (CNN((9, 9), (4, 3, 2), hidden=(5,), generator=generator(0)), torch.rand(3, 9, 9)),
+        (LeNet((8, 8), (4, 3), (6, 5), generator=generator(0)), torch.rand(3, 8, 8)),
     ],
 )
 def test_the_stages_of_a_net_compute_what_it_computes(net, x):

@@ -29,6 +29,7 @@ class Stage:
         x = self.before(x)
         if isinstance(self.layer, nn.Linear):
             return F.linear(x, weight, bias)
+        x = x.unsqueeze(1) if x.ndim == 3 else x  # images without channels have one
         maps: Tensor = self.layer._conv_forward(x, weight, bias)
         return maps
 
