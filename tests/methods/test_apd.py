@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cldnet.device import generator
-from cldnet.estimator.footprint import footprint
+from cldnet.estimator.footprint import footprint, paper_capacity
 from cldnet.methods import build_learner
 from cldnet.methods.apd import APD, Decomposed, Sparse, _inner_products, k_means
 from cldnet.methods.fit import fit_task
@@ -375,6 +375,8 @@ def test_the_size_of_the_network_counts_numbers_that_are_not_zero() -> None:
         for piece in [*(part.own for part in parts.parts), *parts.common]
     ]
     assert learner.network_size == shared + 3 * per_task + sum(sparse)
+    base = shared + (5 + 4) + 3 * 2 * (4 + 1)  # the plain net with its biases, and all heads, as the authors count
+    assert paper_capacity(learner, 1, 1) == learner.network_size / base
 
 
 def test_another_backbone_than_a_chain_is_refused() -> None:

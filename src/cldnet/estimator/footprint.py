@@ -72,10 +72,10 @@ def _uncounted_products() -> dict[Any, Callable[..., int]]:
 
 
 def paper_capacity(learner: Learner, network_at_first: int, seen_at_first: int) -> float:
-    """Compute the paper's "Capacity": numbers in use now over numbers in use after the first task.
+    """Compute the paper's "Capacity": numbers in use now over numbers in use after the first task, or in `Learner.base_size`.
 
     It counts the network and one vector per class seen. Unlike `footprint`, it leaves out projectors, Fisher information,
     sums and exemplars.
     """
     now = learner.network_size + learner.class_width * learner.seen
-    return now / (network_at_first + learner.class_width * seen_at_first)
+    return now / (learner.base_size or network_at_first + learner.class_width * seen_at_first)

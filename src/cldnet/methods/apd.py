@@ -28,6 +28,7 @@ from cldnet.methods.learner import Batch, Setting, TaskData
 from cldnet.methods.parts.heads import MultiHead
 from cldnet.nets import out_features
 from cldnet.nets.chain import Weighted, stages
+from cldnet.nets.frozen import count_weights
 
 #: Entries of a layer's weights whose inner products are computed at once, in double precision.
 _AT_ONCE = 1 << 18
@@ -250,6 +251,12 @@ class APD(MultiHead):
         """S, and of all tasks the masks, biases, heads and non-zero weights, and the non-zero weights of clusters."""
         heads = sum(parameter.numel() for parameter in self.heads.parameters())  # type: ignore[attr-defined]
         return int(heads + sum(layer.weight.numel() + parts.size for layer, parts in self._layers()))
+
+    @property
+    def base_size(self) -> int:
+        """Numbers of the plain net and of all heads, as the authors count."""
+        heads = sum(parameter.numel() for parameter in self.heads.parameters())  # type: ignore[attr-defined]
+        return count_weights(self.net) + int(heads)
 
     def growth(self, task: TaskData) -> int | None:
         """Training decides how many entries are not zero."""

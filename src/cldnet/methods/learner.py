@@ -152,6 +152,11 @@ class Learner(nn.Module, ABC):
         return count_weights(self)
 
     @property
+    def base_size(self) -> int | None:
+        """Numbers that the paper's Capacity is relative to; None for those in use after the first task."""
+        return None
+
+    @property
     def class_vectors(self) -> Tensor | None:
         """The fixed vectors that embeddings are compared with (Eq. 7); None if the method has none."""
         return None
