@@ -80,7 +80,7 @@ class DualPrompt(PromptLearner):
 
     def __init__(self, net: nn.Module, setting: Setting, config: DualPromptConfig) -> None:
         super().__init__(net, setting, config)
-        depth, deepest = self.encoder.depth, max(*config.general_layers, *config.expert_layers)
+        depth, deepest = self.encoder.depth, max((*config.general_layers, *config.expert_layers))
         if deepest >= depth:
             raise ValueError(
                 f"There is no layer {deepest} in a transformer of {depth} layers, counted from 0: set general_layers and "

@@ -66,7 +66,7 @@ def prompted_encoder(net: nn.Module) -> PromptedEncoder:
         return _encoder_of(net)
     if isinstance(net, PromptedEncoder):
         return net
-    raise _refusal(f"a {type(net).__name__} reads none")
+    raise _refusal(f"{type(net).__name__} is none")
 
 
 def _encoder_of(net: FrozenNet) -> PromptedEncoder:
@@ -78,7 +78,7 @@ def _encoder_of(net: FrozenNet) -> PromptedEncoder:
     if isinstance(body, PretrainedText):
         return PromptedBert(body)
     if not isinstance(body, Pretrained) or not isinstance(body.net, TransformerNet):
-        raise _refusal(f"a {type(body.net).__name__} is none")
+        raise _refusal(f"{type(body.net).__name__} is none")
     if body.mirror or body.net.adapt or body.net.layer is not None or body.net.pool == "pooled":
         raise _refusal("this backbone has mirror, adapt, layer or pool='pooled', which do not go with prompts")
     return PromptedViT(body)

@@ -45,7 +45,7 @@ class PromptLearner(Learner, ABC):
 
     kinds: ClassVar[Mapping[str, str]] = {"net": "weights", "head": "weights"}
     ranges: ClassVar = {"lr": LogUniform(1e-4, 1e-2)}  # of Adam, as wide as that of SGD for other methods
-    default_backbone = "minilm"
+    default_backbone = "frozen-minilm"
     running = ("optimizer",)
     config: PromptConfig
     head: nn.Linear
