@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from tests.nets.encoders import backbone_for
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -225,7 +226,8 @@ def test_comparing_changes_nothing_and_leaves_no_hook() -> None:
 
 def test_every_tensor_of_every_method_is_read() -> None:
     for method in METHODS:
-        learner = build_learner(method, Setting((3, 16, 16), capacity=4, seed=0))
+        backbone = backbone_for(method, (3, 16, 16))
+        learner = build_learner(method, Setting((3, 16, 16), capacity=4, seed=0), **backbone)
         for name, tensor in learner.state_dict().items():
             if name not in ("counters", "random") and tensor.numel() > 1:
                 length = tensor.numel() if tensor.squeeze().ndim == 1 else tensor.shape[-1]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.nets.encoders import PROMPTED, backbone_for
 
 from cldnet.estimator.audit import compare, dissimilar_samples
 from cldnet.estimator.checks import CHECKS, check_learner
@@ -36,9 +37,9 @@ MLP_OPTIONS = {"widths": (24, 24)}
 
 def make(method: str, setting: Setting) -> Learner:
     arguments = SMALL.get(method, {})
-    if method not in ("exact", "pnn"):
+    if method not in ("exact", "pnn", *PROMPTED):
         arguments = {"backbone_options": MLP_OPTIONS, **arguments}
-    return build_learner(method, setting, **arguments)
+    return build_learner(method, setting, **backbone_for(method, setting.input_shape), **arguments)
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.nets.encoders import backbone_for
 from torch import Tensor
 
 from cldnet import CLDNetClassifier
@@ -56,7 +57,7 @@ def test_the_exact_solver_trains_nothing_and_its_size_depends_on_the_capacity() 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_footprint_counts_all_bytes_of_every_method(method: str) -> None:
-    learner = build_learner(method, Setting((4,), capacity=4, seed=0))
+    learner = build_learner(method, Setting((4,), capacity=4, seed=0), **backbone_for(method, (4,)))
     counted = footprint(learner)
     assert counted.total == sum(t.numel() * t.element_size() for t in learner.state_dict().values())
     assert counted.parameters == sum(p.numel() for p in learner.parameters())

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.nets.encoders import PROMPTED, backbone_for
 
+from cldnet.data.sentences import TEXT_BYTES
 from cldnet.device import generator
 from cldnet.methods import METHODS, backbone_name, build_config, build_learner, display_name, read_method
 from cldnet.methods.config import config_from_json, config_to_json
@@ -78,6 +80,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "lr": 0.001, "lr_decay": 0.95, "weight_decay": 1e-4, "l1": 4e-4, "drift": 100.0, "cut": 4e-4, "consolidate": 5,
         "clusters": 2, "spread": 0.01,
     },
+    "l2p": {"lr": 0.001875, "clip": 1.0, "pull": 0.1, "pool": 10, "length": 5, "top": 5},
+    "dualprompt": {
+        "lr": 0.005, "clip": 1.0, "pull": 1.0, "general_length": 5, "general_layers": [0, 1], "expert_length": 20,
+        "expert_layers": [2, 3, 4],
+    },
     "icnet": {**SGD, "threshold": 0.8, "radius": 0.1, "radius_share": 1 / 3},
     "crnet": {"strength": 5000.0, "groups": 10, "group_width": 10, "enhanced": 670, "hidden": 900, "sharpness": 300.0},
     "slda": {"shrinkage": 0.01},
@@ -98,6 +105,7 @@ TRAITS = {
     "gdumb": Traits(rehearsal_free=False, constant_size=True, one_pass=True),
     "joint": Traits(rehearsal_free=False, constant_size=False),
     **dict.fromkeys(("pnn", "single", "apd"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)),
+    "dualprompt": Traits(rehearsal_free=True, constant_size=False),
 }
 
 
@@ -115,7 +123,7 @@ PARTS_WITH_SETTINGS: dict[str, dict[str, float]] = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_has_the_settings_and_traits_that_the_docs_tell(method: str) -> None:
-    learner = build_learner(method, Setting((6,), 8, seed=0))
+    learner = build_learner(method, Setting((6,), 8, seed=0), **backbone_for(method, (6,)))
     assert config_to_json(learner.config) == CONFIGS[method]
     assert learner.traits == TRAITS.get(method, Traits(rehearsal_free=True, constant_size=True))
     assert learner.version == VERSIONS.get(method, 1)
@@ -134,7 +142,7 @@ def test_a_method_declares_its_names_and_cites_its_paper(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_learner_that_has_learned_a_task_holds_no_gradients(method: str) -> None:
     small = {"cldnet": {"embed_dim": 8}, "crnet": {"enhanced": 5, "hidden": 6}}.get(method.split("-")[0], {})
-    learner = build_learner(method, Setting((6,), 8, seed=0), small)
+    learner = build_learner(method, Setting((6,), 8, seed=0), small, **backbone_for(method, (6,)))
     x = torch.randn(24, 6, generator=generator(0))
     if learner.traits.outside_data:
         learner.take_outside(x)
@@ -177,6 +185,16 @@ LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
     **{("apd", name): NOT_NEGATIVE for name in ("weight_decay", "l1", "drift", "cut", "spread")},
     ("apd", "consolidate"): ([0, 1, 5], [-1, 2.0, True]),
     ("apd", "clusters"): ([1, 5], [0, 2.0, True]),
+    ("l2p", "lr"): POSITIVE,
+    ("l2p", "clip"): ([1e-9, INFINITE], [0.0, -1.0, NAN]),
+    ("l2p", "pull"): NOT_NEGATIVE,
+    ("l2p", "pool"): ([5, 500], [4, 0]),
+    ("l2p", "length"): COUNT,
+    ("l2p", "top"): ([1, 10], [0, 11]),
+    ("dualprompt", "general_length"): COUNT,
+    ("dualprompt", "expert_length"): COUNT,
+    ("dualprompt", "general_layers"): ([(), (5, 0)], [(2,), (0, 0), (-1,), (0.5,), (True,)]),
+    ("dualprompt", "expert_layers"): ([(2,), (5, 3)], [(), (1,), (2, 2), (-1,), (2.0,)]),
     ("icnet", "threshold"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
     ("icnet", "radius"): ([1e-9, 3.0], [0.0, -1.0, NAN, INFINITE]),
     ("icnet", "radius_share"): ([1e-9, 0.999], [0.0, 1.0, NAN]),
@@ -207,5 +225,6 @@ def test_a_method_gets_the_backbone_that_was_named_its_own_or_one_that_fits_the_
     assert backbone_name("exact", "auto", (8, 8)) == "random-relu"
     assert backbone_name("owm", "auto", (8, 8)) == "mlp"
     assert backbone_name("owm", "cnn", (8, 8)) == "cnn"
+    assert {backbone_name(method, "auto", (TEXT_BYTES,)) for method in PROMPTED} == {"frozen-minilm"}
     assert backbone_name("owm", "efficientnet-lite0", (3, 8, 8)) == "frozen-efficientnet-lite0"
     assert display_name("mine") == "mine"

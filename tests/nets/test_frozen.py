@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.nets.encoders import PROMPTED
 from tests.nets.vits import save_vit
 
 from cldnet import CLDNetClassifier
@@ -81,9 +82,13 @@ def test_every_method_learns_behind_a_frozen_net_that_stays_as_it_is(name: str) 
         pytest.skip("has a feature map of its own")
     net = FrozenNet(SHAPE, (12,), seed=0, bodies=[LITE])
     setting = Setting(SHAPE, capacity=4, seed=0)
-    refusals = {"icnet": "intervals of FrozenNet are not known", "apd": "a chain of layers, which a FrozenNet is not"}
-    if name in refusals:
-        with pytest.raises(ValueError, match=refusals[name]):
+    refused = {
+        "icnet": "intervals of FrozenNet are not known",
+        "apd": "a chain of layers, which a FrozenNet is not",
+        **dict.fromkeys(PROMPTED, "hidden layers behind it"),
+    }
+    if name in refused:
+        with pytest.raises(ValueError, match=refused[name]):
             build_learner(name, setting, backbone=net)
         return
     learner = build_learner(name, setting, backbone=net)

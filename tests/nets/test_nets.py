@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nets.encoders import PROMPTED, backbone_for
 from torch import nn
 
 from cldnet.data.sentences import TEXT_BYTES
@@ -99,8 +100,8 @@ def test_weights_come_from_the_seed_alone(name):
 @pytest.mark.parametrize("method", METHODS)
 def test_building_touches_no_global_randomness(method):
     before = torch.get_rng_state()
-    build_learner(method, Setting((8, 8), 4, seed=0))
-    if method not in ("exact", "pnn"):
+    build_learner(method, Setting((8, 8), 4, seed=0), **backbone_for(method, (8, 8)))
+    if method not in ("exact", "pnn", *PROMPTED):
         build_learner(method, Setting((8, 8), 4, seed=0), backbone="cnn")
     assert torch.equal(before, torch.get_rng_state())
 

@@ -57,6 +57,8 @@ METHODS: Mapping[str, str] = {
     "pnn": "cldnet.methods.pnn:PNN",
     "single": "cldnet.methods.single:SingleTask",
     "apd": "cldnet.methods.apd:APD",
+    "l2p": "cldnet.methods.l2p:L2P",
+    "dualprompt": "cldnet.methods.dualprompt:DualPrompt",
     "icnet": "cldnet.methods.icnet:ICNet",
     "crnet": "cldnet.methods.crnet:CRNet",
     "slda": "cldnet.methods.slda:SLDA",

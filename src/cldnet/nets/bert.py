@@ -83,6 +83,10 @@ class Layer(nn.Module):
         """Compute the layer's output ``(n, tokens, width)``."""
         parts = self.attend(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         seen = F.scaled_dot_product_attention(parts[0], parts[1], parts[2]).transpose(1, 2).flatten(2)
+        return self.combine(x, seen)
+
+    def combine(self, x: Tensor, seen: Tensor) -> Tensor:
+        """Compute the layer's output from its input and the values that the attention saw, each ``(…, width)``."""
         x = self.mixed(x + self.mix(seen))
         after: Tensor = self.narrowed(x + self.narrow(F.gelu(self.widen(x))))
         return after
@@ -108,10 +112,15 @@ class BertEncoder(nn.Module):
         sizes = width, made["intermediate_size"], made["num_attention_heads"], made["layer_norm_eps"]
         self.layers = nn.ModuleList(Layer(*sizes) for _ in range(made["num_hidden_layers"]))
 
-    def tokens(self, ids: Tensor) -> Tensor:
-        """The last layer ``(n, tokens, width)`` for numbers of tokens ``(n, tokens)``."""
+    def embed(self, ids: Tensor) -> Tensor:
+        """What the first layer is given, ``(n, tokens, width)``, for numbers of tokens ``(n, tokens)``."""
         x: Tensor = self.words(ids) + self.segments.weight[0] + self.places.weight[: ids.shape[1]]
         x = self.embedded(x)
+        return x
+
+    def tokens(self, ids: Tensor) -> Tensor:
+        """The last layer ``(n, tokens, width)`` for numbers of tokens ``(n, tokens)``."""
+        x = self.embed(ids)
         for layer in self.layers:
             x = layer(x)
         return x
@@ -119,7 +128,10 @@ class BertEncoder(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Vectors ``(n, width)`` of sentences as numbers of tokens ``(n, tokens)``."""
         tokens = self.tokens(ids)
-        pooled = tokens[:, 0] if self.pool == "cls" else tokens.mean(1)
+        return self.scaled(tokens[:, 0] if self.pool == "cls" else tokens.mean(1))
+
+    def scaled(self, pooled: Tensor) -> Tensor:
+        """Vectors of the usual norm from what was pooled, ``(n, width)``."""
         return F.normalize(pooled, dim=1) * sqrt(self.out_features)
 
     @torch.no_grad()

@@ -104,8 +104,7 @@ class PretrainedText(FrozenBody):
     @torch.no_grad()
     def compute(self, x: Tensor) -> Tensor:
         """Vectors of sentences as rows of bytes from the net itself."""
-        tokens, where = self._tokeniser(), self.like.device
-        encoded = [tokens.encode(sentence) for sentence in decode_sentences(x)]
+        encoded, where = self.tokenise(x), self.like.device
         rows = dict[int, list[int]]()
         for row, ids in enumerate(encoded):
             rows.setdefault(len(ids), []).append(row)
@@ -124,6 +123,11 @@ class PretrainedText(FrozenBody):
 
             run_in_threads(work, len(blocks), 1)  # each block on one thread: their number changes no bit
         return vectors.to(x.device)
+
+    def tokenise(self, x: Tensor) -> list[list[int]]:
+        """Numbers of the tokens of sentences as rows of bytes."""
+        tokens = self._tokeniser()
+        return [tokens.encode(sentence) for sentence in decode_sentences(x)]
 
     def _tokeniser(self) -> Tokens:
         """The tokens of the vocabulary as it is now."""

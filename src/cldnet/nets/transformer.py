@@ -184,11 +184,15 @@ class TransformerNet(nn.Module):
         pooled = made.pooler_output_size if pool == "pooled" and hasattr(made, "pooler_output_size") else None
         self.out_features = int(pooled or made.hidden_size)
         self.model.eval().requires_grad_(False)
-        parts = self.model.modules()
-        blocks = next(part for part in parts if isinstance(part, nn.ModuleList) and len(part) == depth)
-        for part in blocks[depth - adapt :].modules():
+        for part in self.blocks[depth - adapt :].modules():
             if isinstance(part, nn.Linear):
                 part.requires_grad_(True)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The model's layers, wherever the installed version of `transformers` has them."""
+        lists = (part for part in self.model.modules() if isinstance(part, nn.ModuleList))
+        return next(part for part in lists if len(part) == self.model.config.num_hidden_layers)
 
     def check_size(self, size: int) -> None:
         """Refuse images of a size that the model does not take."""
@@ -212,11 +216,12 @@ class TransformerNet(nn.Module):
         options = {} if self.layer is None else {"output_hidden_states": True}
         output = self.model(pixel_values=pixels, return_dict=True, **options)
         if self.pool == "pooled":
-            pooled: Tensor = output.pooler_output.flatten(1)
-        else:
-            tokens = output.last_hidden_state if self.layer is None else output.hidden_states[self.layer]
-            pooled = tokens[:, 0] if self.pool == "cls" else tokens.mean(1)
-        return F.layer_norm(pooled, (self.out_features,))
+            return F.layer_norm(output.pooler_output.flatten(1), (self.out_features,))
+        return self.pooled(output.last_hidden_state if self.layer is None else output.hidden_states[self.layer])
+
+    def pooled(self, tokens: Tensor) -> Tensor:
+        """Vectors of images from their tokens ``(n, tokens, width)``: of the first token, or the mean of all."""
+        return F.layer_norm(tokens[:, 0] if self.pool == "cls" else tokens.mean(1), (self.out_features,))
 
 
 def _transformers() -> Any:
