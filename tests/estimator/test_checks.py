@@ -27,6 +27,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "gdumb": {"options": {"memory": 10, "passes": 30}},
     "co2l": {"options": {"memory": 10, "replay": 4, "probe_epochs": 30}},
     "pnn": {"options": {"widths": (12, 12)}},
+    **{method: {"options": {"lr": 0.01}} for method in ("den", "rcl")},
     "crnet": {"options": {"enhanced": 20, "hidden": 40}},
     "slda": {"backbone_options": {"features": 40}},
 }

@@ -74,6 +74,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "pnn": {**SGD, "widths": [100, 100]},
     "single": SGD,
+    "rcl": {
+        "lr": 0.001, "trials": 5, "units": 29, "penalty": 1e-4, "weight_decay": 1e-4, "validation": 0.1, "policy_lr": 0.001,
+        "value_lr": 0.005,
+    },
     "icnet": {**SGD, "threshold": 0.8, "radius": 0.1, "radius_share": 1 / 3},
     "crnet": {"strength": 5000.0, "groups": 10, "group_width": 10, "enhanced": 670, "hidden": 900, "sharpness": 300.0},
     "slda": {"shrinkage": 0.01},
@@ -93,7 +97,9 @@ TRAITS = {
     ),
     "gdumb": Traits(rehearsal_free=False, constant_size=True, one_pass=True),
     "joint": Traits(rehearsal_free=False, constant_size=False),
-    **dict.fromkeys(("pnn", "single"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)),
+    **dict.fromkeys(
+        ("pnn", "single", "den", "rcl"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)
+    ),
 }
 
 
@@ -168,6 +174,13 @@ LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
     ("er", "memory"): ([0, 1, 500], [-1]),
     ("er", "replay"): ([0, 1, 500], [-1]),
     ("pnn", "widths"): ([(1,), (5, 1)], [(), (0,), (5, 0)]),
+    ("rcl", "trials"): COUNT,
+    ("rcl", "units"): ([0, 1, 29], [-1]),
+    ("rcl", "penalty"): NOT_NEGATIVE,
+    ("rcl", "weight_decay"): NOT_NEGATIVE,
+    ("rcl", "validation"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
+    ("rcl", "policy_lr"): POSITIVE,
+    ("rcl", "value_lr"): POSITIVE,
     ("icnet", "threshold"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
     ("icnet", "radius"): ([1e-9, 3.0], [0.0, -1.0, NAN, INFINITE]),
     ("icnet", "radius_share"): ([1e-9, 0.999], [0.0, 1.0, NAN]),
