@@ -74,6 +74,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "pnn": {**SGD, "widths": [100, 100]},
     "single": SGD,
+    "den": {
+        "lr": 0.001, "units": 10, "loss_threshold": 0.01, "split_threshold": 0.05, "l1": 1e-5, "group": 1e-3, "l2": 1e-4,
+        "pull": 0.5,
+    },
     "rcl": {
         "lr": 0.001, "trials": 5, "units": 29, "penalty": 1e-4, "weight_decay": 1e-4, "validation": 0.1, "policy_lr": 0.001,
         "value_lr": 0.005,
@@ -174,6 +178,12 @@ LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
     ("er", "memory"): ([0, 1, 500], [-1]),
     ("er", "replay"): ([0, 1, 500], [-1]),
     ("pnn", "widths"): ([(1,), (5, 1)], [(), (0,), (5, 0)]),
+    ("den", "lr"): POSITIVE,
+    ("den", "units"): ([0, 1, 10], [-1]),
+    ("den", "loss_threshold"): ([0.0, 0.5, INFINITE], [-1e-9, NAN]),
+    ("den", "split_threshold"): ([0.0, 0.5, INFINITE], [-1e-9, NAN]),
+    **{("den", name): NOT_NEGATIVE for name in ("l1", "group", "l2", "pull")},
+    ("rcl", "lr"): POSITIVE,
     ("rcl", "trials"): COUNT,
     ("rcl", "units"): ([0, 1, 29], [-1]),
     ("rcl", "penalty"): NOT_NEGATIVE,

@@ -139,7 +139,7 @@ class RCL(WideningLearner):
         width = int(self.widths[-1])
         layer.weight[:, :width] = linear(width, len(layer.bias), self.generator).weight.to(layer.weight)
         layer.bias.zero_()
-        self.optimizer = torch.optim.Adam([*self.net.parameters(), *layer.parameters()], lr=self.config.lr)
+        self.optimizer = self.new_optimizer()
 
     def observe(self, batch: Batch) -> Tensor:
         """Train the trial's new weights and its head; every trial has the same share of the task's steps."""
@@ -152,9 +152,9 @@ class RCL(WideningLearner):
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.decay(self.config.weight_decay)
-        for parameter, old in self.net.corners(self.net.old):
-            if parameter.grad is not None:
-                parameter.grad[old] = 0
+        for old in self.net.corners(self.net.old):
+            if old.gradient is not None:
+                old.gradient.zero_()
         self.optimizer.step()
         return loss.detach()
 
@@ -173,7 +173,7 @@ class RCL(WideningLearner):
         units = self.widths - torch.tensor(self.net.old)
         reward = self._accuracy() - self.config.penalty * units.sum()
         if reward > self.reward:
-            weights = {str(i): parameter.detach()[part].clone() for i, (parameter, part) in enumerate(self.corners())}
+            weights = {str(number): corner.value.clone() for number, corner in enumerate(self.corners())}
             self.reward, self.best = reward, {**weights, "widths": self.widths.clone()}
         self.decider.zero_grad(set_to_none=True)
         self.controller.loss(units, reward).backward()
@@ -184,7 +184,7 @@ class RCL(WideningLearner):
         if self.tasks > 0:
             self._end_trial()
             self.widths = self.best["widths"]
-            for i, (parameter, part) in enumerate(self.corners()):
-                parameter.detach()[part] = self.best[str(i)]
+            for number, corner in enumerate(self.corners()):
+                corner.value.copy_(self.best[str(number)])
         self.cut()
         del self.controller, self.decider, self.trial, self.reward, self.best, self._held

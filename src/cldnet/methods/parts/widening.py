@@ -6,10 +6,11 @@ into old units lie outside that corner: they exist for newer tasks only.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
-from math import sqrt
-from typing import ClassVar
+from math import prod, sqrt
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,23 @@ from cldnet.methods.parts.heads import Head, MultiHead
 from cldnet.nets.chain import stages
 from cldnet.nets.frozen import count_weights
 
-#: Part of a weight or of a bias: its first rows, and its first columns.
-Corner = tuple[slice, ...]
+
+class Corner(NamedTuple):
+    """The part of a weight or of a bias that belongs to the first units: its first rows, and its first columns."""
+
+    stage: int
+    parameter: Tensor
+    part: tuple[slice, ...]
+
+    @property
+    def value(self) -> Tensor:
+        """A view of the numbers."""
+        return self.parameter.detach()[self.part]
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """A view of their gradient, if there is one."""
+        return None if self.parameter.grad is None else self.parameter.grad[self.part]
 
 
 class Widening(nn.Module):
@@ -46,11 +62,10 @@ class Widening(nn.Module):
         super().__init__()
         self.net = net
         self.stages = stages(net)
-        widths = [0, *self.widths]
         shapes = [stage.layer.weight.shape for stage in self.stages]
-        #: Columns of each layer's weight per unit below; the first layer's columns are the net's inputs.
-        self.positions = [0, *(shape[1] // below for shape, below in zip(shapes[1:], widths[1:-1], strict=True))]
         self.inputs = shapes[0][1]
+        #: Columns of each layer's weight per unit below; for the first layer, per input or channel of the net.
+        self.positions = [1, *(shape[1] // below[0] for below, shape in itertools.pairwise(shapes))]
         self.stamps: Tensor = nn.Buffer(torch.zeros(0, len(shapes), dtype=torch.int64))
 
     @property
@@ -66,22 +81,25 @@ class Widening(nn.Module):
     @property
     def grown(self) -> int:
         """Bytes that the last task added: its time stamp, and the weights of its units."""
-        sizes = [
-            sum(parameter[corner].numel() for parameter, corner in self.corners(stamp.tolist()))
-            for stamp in self.stamps[-2:]
-        ]
+        sizes = [sum(corner.value.numel() for corner in self.corners(stamp.tolist())) for stamp in self.stamps[-2:]]
         return tensor_bytes(self.stamps[-1]) + (sizes[-1] - sizes[0]) * self.stages[0].layer.weight.element_size()
 
     def columns(self, widths: Sequence[int]) -> list[int]:
         """Columns of each stage's weight that belong to the first units below."""
-        return [self.inputs, *(units * each for units, each in zip(widths[:-1], self.positions[1:], strict=True))]
+        return [units * each for units, each in zip([self.inputs, *widths[:-1]], self.positions, strict=True)]
 
-    def corners(self, widths: Sequence[int]) -> Iterator[tuple[Tensor, Corner]]:
-        """All weights and biases, each with its part that belongs to the first units of every stage."""
-        for stage, rows, columns in zip(self.stages, widths, self.columns(widths), strict=True):
-            yield stage.layer.weight, (slice(rows), slice(columns))
-            if stage.layer.bias is not None:
-                yield stage.layer.bias, (slice(rows),)
+    def columns_of(self, units: Tensor, stage: int) -> Tensor:
+        """Columns of a stage's weight that belong to some units below; a head follows the last stage."""
+        each = self.positions[stage] if stage < len(self.stages) else 1
+        return (each * units[:, None] + torch.arange(each, device=units.device)).flatten()
+
+    def corners(self, widths: Sequence[int]) -> Iterator[Corner]:
+        """The parts of all weights and biases that belong to the first units of every stage."""
+        for number, (rows, columns) in enumerate(zip(widths, self.columns(widths), strict=True)):
+            layer = self.stages[number].layer
+            yield Corner(number, layer.weight, (slice(rows), slice(columns)))
+            if layer.bias is not None:
+                yield Corner(number, layer.bias, (slice(rows),))
 
     def forward(self, x: Tensor, widths: Sequence[int]) -> Tensor:
         """Features of scaled inputs, computed by the first units of every stage."""
@@ -105,20 +123,27 @@ class Widening(nn.Module):
                 stage.layer.bias = nn.Parameter(bias.new_zeros(rows))
                 stage.layer.bias[corner[0]] = bias[corner[0]]
 
+    def added(self, first: Sequence[int], last: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Views, per stage, of the weights into units from ``first`` to before ``last``, and from those into earlier ones."""
+        columns = zip(self.columns(first), self.columns(last), strict=True)
+        for stage, old, rows, (known, inputs) in zip(self.stages, first, last, columns, strict=True):
+            weight = stage.layer.weight.detach()
+            yield weight[old:rows, :inputs], weight[:old, known:inputs]
+
     @torch.no_grad()
     def draw(self, first: Sequence[int], last: Sequence[int], generator: torch.Generator) -> None:
         """Draw initial weights of the units from ``first`` to before ``last``, and of their connections into earlier ones.
 
         They are He's for the number of inputs that a unit then has; the new units' biases are zero.
         """
-        columns = zip(self.columns(first), self.columns(last), strict=True)
-        for stage, old, rows, (known, inputs) in zip(self.stages, first, last, columns, strict=True):
-            weight, bias = stage.layer.weight, stage.layer.bias
-            bound = sqrt(6 / weight[0, :inputs].numel())
-            for part in (weight[old:rows, :inputs], weight[:old, known:inputs]):
+        for stage, (rows, columns), old, last_row in zip(
+            self.stages, self.added(first, last), first, last, strict=True
+        ):
+            bound = sqrt(6 / prod(rows.shape[1:]))
+            for part in (rows, columns):
                 part.copy_(torch.empty(part.shape, dtype=part.dtype).uniform_(-bound, bound, generator=generator))
-            if bias is not None:
-                bias[old:rows] = 0
+            if stage.layer.bias is not None:
+                stage.layer.bias[old:last_row] = 0
 
     def stamp(self) -> None:
         """Note that the task which ends computes with the present units."""
@@ -172,17 +197,22 @@ class WideningLearner(MultiHead, ABC):
         self.net.resize([width + units for width in self.net.widths])
         return self.add_head(self.net.widths[-1], task)
 
-    def corners(self) -> list[tuple[Tensor, Corner]]:
-        """Weights and biases of the net and of the newest head, each with the part that the task computes with."""
-        layer, width = self.heads[-1].layer, int(self.widths[-1])
-        whole, columns = slice(None), slice(width)
-        return [*self.net.corners(self.widths.tolist()), (layer.weight, (whole, columns)), (layer.bias, (whole,))]
+    def corners(self) -> list[Corner]:
+        """The parts of all weights and biases, and last of the newest head's, that the task computes with."""
+        layer, width, above = self.heads[-1].layer, int(self.widths[-1]), len(self.widths)
+        head = Corner(above, layer.weight, (slice(None), slice(width))), Corner(above, layer.bias, (slice(None),))
+        return [*self.net.corners(self.widths.tolist()), *head]
+
+    def new_optimizer(self) -> torch.optim.Adam:
+        """Adam for the net and the newest head, with the fused kernel where there is one."""
+        moved = [*self.net.parameters(), *self.heads[-1].parameters()]
+        return torch.optim.Adam(moved, lr=self.config.lr, fused=moved[0].device.type in ("cpu", "cuda"))
 
     def decay(self, strength: float) -> None:
-        """Add the gradient of ``strength · ½ ‖W‖²``, over the weights that the task computes with, to those that have one."""
-        for parameter, part in self.corners():
-            if parameter.grad is not None:
-                parameter.grad[part].add_(parameter.detach()[part], alpha=strength)
+        """Add the gradient of ``strength · ½ ‖W‖²`` to the weights that the task computes with and that have a gradient."""
+        for corner in self.corners():
+            if corner.gradient is not None:
+                corner.gradient.add_(corner.value, alpha=strength)
 
     def cut(self) -> None:
         """End a task: keep the units that it computes with, and put its time stamp on them."""
