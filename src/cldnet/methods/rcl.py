@@ -146,8 +146,8 @@ class RCL(WideningLearner):
         trials = min(self.config.trials, batch.steps) if self.tasks > 0 else 1
         if batch.step * trials // batch.steps > self.trial:
             self._end_trial()
-            self._begin_trial()
             self.trial += 1
+            self._begin_trial()
         loss = self.task_loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
