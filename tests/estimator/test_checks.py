@@ -29,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "co2l": {"options": {"memory": 10, "replay": 4, "probe_epochs": 30}},
     "pnn": {"options": {"widths": (12, 12)}},
     "apd": {"options": {"lr": 0.01, "consolidate": 2}},
+    **{method: {"options": {"lr": 0.01}} for method in ("den", "rcl")},
     "crnet": {"options": {"enhanced": 20, "hidden": 40}},
     "slda": {"backbone_options": {"features": 40}},
 }

@@ -85,6 +85,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "lr": 0.005, "clip": 1.0, "pull": 1.0, "general_length": 5, "general_layers": [0, 1], "expert_length": 20,
         "expert_layers": [2, 3, 4],
     },
+    "den": {
+        "lr": 0.001, "units": 10, "loss_threshold": 0.01, "split_threshold": 0.05, "l1": 1e-5, "group": 1e-3, "l2": 1e-4,
+        "pull": 0.5,
+    },
+    "rcl": {
+        "lr": 0.001, "trials": 5, "units": 29, "penalty": 1e-4, "weight_decay": 1e-4, "validation": 0.1, "policy_lr": 0.001,
+        "value_lr": 0.005,
+    },
     "icnet": {**SGD, "threshold": 0.8, "radius": 0.1, "radius_share": 1 / 3},
     "crnet": {"strength": 5000.0, "groups": 10, "group_width": 10, "enhanced": 670, "hidden": 900, "sharpness": 300.0},
     "slda": {"shrinkage": 0.01},
@@ -104,8 +112,10 @@ TRAITS = {
     ),
     "gdumb": Traits(rehearsal_free=False, constant_size=True, one_pass=True),
     "joint": Traits(rehearsal_free=False, constant_size=False),
-    **dict.fromkeys(("pnn", "single", "apd"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)),
     "dualprompt": Traits(rehearsal_free=True, constant_size=False),
+    **dict.fromkeys(
+        ("pnn", "single", "apd", "den", "rcl"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)
+    ),
 }
 
 
@@ -195,6 +205,19 @@ LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
     ("dualprompt", "expert_length"): COUNT,
     ("dualprompt", "general_layers"): ([(), (5, 0)], [(2,), (0, 0), (-1,), (0.5,), (True,)]),
     ("dualprompt", "expert_layers"): ([(2,), (5, 3)], [(), (1,), (2, 2), (-1,), (2.0,)]),
+    ("den", "lr"): POSITIVE,
+    ("den", "units"): ([0, 1, 10], [-1]),
+    ("den", "loss_threshold"): ([0.0, 0.5, INFINITE], [-1e-9, NAN]),
+    ("den", "split_threshold"): ([0.0, 0.5, INFINITE], [-1e-9, NAN]),
+    **{("den", name): NOT_NEGATIVE for name in ("l1", "group", "l2", "pull")},
+    ("rcl", "lr"): POSITIVE,
+    ("rcl", "trials"): COUNT,
+    ("rcl", "units"): ([0, 1, 29], [-1]),
+    ("rcl", "penalty"): NOT_NEGATIVE,
+    ("rcl", "weight_decay"): NOT_NEGATIVE,
+    ("rcl", "validation"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
+    ("rcl", "policy_lr"): POSITIVE,
+    ("rcl", "value_lr"): POSITIVE,
     ("icnet", "threshold"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
     ("icnet", "radius"): ([1e-9, 3.0], [0.0, -1.0, NAN, INFINITE]),
     ("icnet", "radius_share"): ([1e-9, 0.999], [0.0, 1.0, NAN]),

@@ -59,6 +59,8 @@ METHODS: Mapping[str, str] = {
     "apd": "cldnet.methods.apd:APD",
     "l2p": "cldnet.methods.l2p:L2P",
     "dualprompt": "cldnet.methods.dualprompt:DualPrompt",
+    "den": "cldnet.methods.den:DEN",
+    "rcl": "cldnet.methods.rcl:RCL",
     "icnet": "cldnet.methods.icnet:ICNet",
     "crnet": "cldnet.methods.crnet:CRNet",
     "slda": "cldnet.methods.slda:SLDA",

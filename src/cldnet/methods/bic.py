@@ -24,6 +24,7 @@ from cldnet.methods.learner import Batch, Setting, TaskData, Traits, predict_log
 from cldnet.methods.lwf import distillation
 from cldnet.methods.parts.buffer import Buffer
 from cldnet.methods.parts.teacher import Teacher
+from cldnet.methods.parts.validation import chosen, counting_samples, held_out, hold_out
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,9 @@ class BiC(GradientLearner):
 
     def rehearse(self, task: TaskData) -> TaskData:
         """Hold out a part of the task, and join the rest with the exemplars to train on."""
-        self._out = torch.zeros(len(task), dtype=torch.bool, device=task.y.device)
-        order = self._shuffled(_counting(task))
-        for row in task.class_rows:
-            own = order[task.y[order] == row]
-            self._out[own[: held_out(len(own), self.config.validation)]] = True
-        x, y = task.x[~self._out], task.y[~self._out]
-        weight = None if task.weight is None else task.weight[~self._out]
+        self._out = hold_out(task, self.config.validation, self.generator)
+        own = chosen(task, ~self._out)
+        x, y, weight = own.x, own.y, own.weight
         if len(self.buffer):
             self.buffer.check(task.x)
             old = self.buffer.take(torch.arange(int(self.held), len(self.buffer)))
@@ -167,11 +164,11 @@ class BiC(GradientLearner):
     def _remember(self, task: TaskData) -> None:
         """Keep equally many random samples of every class, some of them held out."""
         places, former = len(self.buffer.x), self.buffer.take(torch.arange(len(self.buffer)))
-        chosen = _counting(task)
-        x = torch.cat([former.x, task.x[chosen].to(former.x.device)])
-        y = torch.cat([former.y, task.y[chosen].to(former.y.device)])
+        counting = counting_samples(task)
+        x = torch.cat([former.x, task.x[counting].to(former.x.device)])
+        y = torch.cat([former.y, task.y[counting].to(former.y.device)])
         was_held = torch.arange(len(former.y), device=y.device) < self.held.to(y.device)
-        out = torch.cat([was_held, self._out[chosen].to(y.device)])
+        out = torch.cat([was_held, self._out[counting].to(y.device)])
         order, count = self._shuffled(torch.arange(len(y), device=y.device)), places // self.seen
         kept_out, kept = list[Tensor](), list[Tensor]()
         for row in y.unique():
@@ -189,17 +186,6 @@ class BiC(GradientLearner):
 
     def resize_for(self, state: Mapping[str, Tensor]) -> None:
         self.buffer = Buffer.like_state(state, "buffer.")
-
-
-def held_out(count: int, share: float) -> int:
-    """Number of samples of a class to hold out: a share, but at least one, and not the only one.
-
-    Examples
-    --------
-    >>> [held_out(count, 0.1) for count in (0, 1, 2, 10, 50)], held_out(50, 0.0)
-    ([0, 0, 1, 1, 5], 0)
-    """
-    return max(0, min(count - 1, max(1, int(share * count)))) if share > 0 else 0
 
 
 def fit_line(
@@ -220,9 +206,3 @@ def fit_line(
             optimizer.step()
     slope, offset = line.tolist()
     return slope, offset
-
-
-def _counting(task: TaskData) -> Tensor:
-    """Numbers of the samples that count: those of weight zero are neither held out nor kept."""
-    every = torch.arange(len(task), device=task.y.device)
-    return every if task.weight is None else every[task.weight > 0]

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from cldnet.device import tensor_bytes
 from cldnet.methods.gradient import weighted_cross_entropy
@@ -24,9 +25,8 @@ class Head(nn.Module):
         self.layer = linear(features, len(rows), generator).to(dtype)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Scores of the task's classes, in the order of `rows`."""
-        scores: Tensor = self.layer(features)
-        return scores
+        """Scores of the task's classes, in the order of `rows`. There may be fewer features than the head has room for."""
+        return F.linear(features, self.layer.weight[:, : features.shape[1]], self.layer.bias)
 
 
 class MultiHead(Learner, ABC):
