@@ -56,6 +56,7 @@ METHODS: Mapping[str, str] = {
     "co2l": "cldnet.methods.co2l:Co2L",
     "pnn": "cldnet.methods.pnn:PNN",
     "single": "cldnet.methods.single:SingleTask",
+    "pcl": "cldnet.methods.pcl:PCL",
     "icnet": "cldnet.methods.icnet:ICNet",
     "crnet": "cldnet.methods.crnet:CRNet",
     "slda": "cldnet.methods.slda:SLDA",
