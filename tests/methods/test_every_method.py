@@ -74,6 +74,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "pnn": {**SGD, "widths": [100, 100]},
     "single": SGD,
+    "pcl": {
+        **SGD, "lr": 0.1, "clip": 1.0, "hidden": 100, "dropout": 0.05, "holistic": 0.5, "transfer": 0.005, "shared": 0.1,
+    },
     "icnet": {**SGD, "threshold": 0.8, "radius": 0.1, "radius_share": 1 / 3},
     "crnet": {"strength": 5000.0, "groups": 10, "group_width": 10, "enhanced": 670, "hidden": 900, "sharpness": 300.0},
     "slda": {"shrinkage": 0.01},
@@ -94,6 +97,7 @@ TRAITS = {
     "gdumb": Traits(rehearsal_free=False, constant_size=True, one_pass=True),
     "joint": Traits(rehearsal_free=False, constant_size=False),
     **dict.fromkeys(("pnn", "single"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)),
+    "pcl": Traits(rehearsal_free=True, constant_size=False),
 }
 
 
@@ -168,6 +172,11 @@ LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
     ("er", "memory"): ([0, 1, 500], [-1]),
     ("er", "replay"): ([0, 1, 500], [-1]),
     ("pnn", "widths"): ([(1,), (5, 1)], [(), (0,), (5, 0)]),
+    ("pcl", "hidden"): COUNT,
+    ("pcl", "dropout"): ([0.0, 0.5, 0.999], [-0.1, 1.0, NAN]),
+    ("pcl", "holistic"): NOT_NEGATIVE,
+    ("pcl", "transfer"): NOT_NEGATIVE,
+    ("pcl", "shared"): NOT_NEGATIVE,
     ("icnet", "threshold"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
     ("icnet", "radius"): ([1e-9, 3.0], [0.0, -1.0, NAN, INFINITE]),
     ("icnet", "radius_share"): ([1e-9, 0.999], [0.0, 1.0, NAN]),

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from cldnet.methods.config import AT_LEAST_ONE, FINITE_NOT_NEGATIVE, LEARNING_RATES, Limit, LogUniform
 from cldnet.methods.gradient import GradientConfig, clip_gradients, sgd
-from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits
+from cldnet.methods.learner import Batch, Learner, Setting, TaskData, Traits, portions
 from cldnet.nets import out_features
 from cldnet.nets.frozen import count_weights
 
@@ -134,7 +134,7 @@ class PCL(Learner):
         """Train the heads of the batch's classes, each on its own samples."""
         rows, place = batch.y.unique(return_inverse=True)
         heads = [self.heads[row] for row in rows.tolist()]
-        x, share = by_class(self.represent(batch.x), place, batch.weight)
+        x, share = by_class(self._embed(self.scale(batch.x)), place, batch.weight)
         losses = self.losses(torch.stack([h.inner for h in heads]), torch.stack([h.outer for h in heads]), x, share)
         self.optimizer.zero_grad(set_to_none=True)
         losses.sum().backward()
@@ -157,9 +157,9 @@ class PCL(Learner):
     def _slopes(self, inner: Tensor, outer: Tensor, x: Tensor) -> Tensor:
         """Derivatives ``∇ₓs = W₁ᵀ(w₃ ∘ 1[W₁x > 0])`` of each head's score by its samples, with dropout of hidden units."""
         with torch.no_grad():  # a step function has no derivative
-            active = (x @ inner.mT > 0).to(x.dtype)
-            drawn = torch.rand(active.shape, generator=self.generator).to(x.device)
-            active *= (drawn >= self.config.dropout) / (1 - self.config.dropout)
+            active = x @ inner.mT > 0
+            kept = torch.rand(active.shape, generator=self.generator) >= self.config.dropout
+            active = (active & kept.to(x.device)).to(x.dtype) / (1 - self.config.dropout)
         slopes: Tensor = (active * outer[:, None]) @ inner
         return slopes
 
@@ -167,10 +167,9 @@ class PCL(Learner):
         del self.optimizer, self.mean
         self.zero_grad(set_to_none=True)
 
-    @torch.no_grad()
     def represent(self, x: Tensor) -> Tensor:
-        """Map inputs to vectors of unit length."""
-        return self._embed(self.scale(x))
+        """Map inputs to vectors of unit length, which can be cached."""
+        return torch.cat([self._embed(self.scale(part)) for part in portions(x)])
 
     @torch.no_grad()
     def score_represented(self, h: Tensor) -> Tensor:
@@ -188,6 +187,7 @@ class PCL(Learner):
         count = sum(name.startswith("heads.") and name.endswith(".inner") for name in state)
         self.heads = nn.ModuleList(self._empty_head() for _ in range(count))  # type: ignore[assignment]
 
+    @torch.no_grad()
     def _embed(self, x: Tensor) -> Tensor:
         return F.normalize(self.net(x).flatten(1))
 
