@@ -95,9 +95,8 @@ class PCL(Learner):
     def __init__(self, net: nn.Module | None, setting: Setting, config: PCLConfig) -> None:
         super().__init__(setting)
         self.config = config
-        made = nn.Flatten() if net is None else net
-        self.width = out_features(made, setting.input_shape)
-        self.net = made.to(setting.dtype).requires_grad_(False)
+        self.net: nn.Module = nn.Flatten() if net is None else net.to(setting.dtype)
+        self.width = out_features(self.net, setting.input_shape)
         self.heads: Sequence[Head] = nn.ModuleList()  # type: ignore[assignment]
 
     @property
@@ -113,7 +112,7 @@ class PCL(Learner):
         return count_weights(self.net)
 
     def train(self, mode: bool = True) -> Self:
-        """Keep the net in evaluation mode: it is frozen."""
+        """Set the mode, except for the net's: it is frozen."""
         super().train(mode)
         self.net.eval()
         return self
@@ -127,8 +126,9 @@ class PCL(Learner):
         self.mean = self._mean() if len(self.heads) else None
         while len(self.heads) < self.seen:
             self.heads.append(self._new_head().to(task.x.device))  # type: ignore[attr-defined]
-        learning = [parameter for row in task.class_rows.tolist() for parameter in self.heads[row].parameters()]
-        self.optimizer = sgd(learning, self.config.lr, self.config.momentum)
+        # A step leaves out heads without a gradient, and only those of the batch's classes have one.
+        weights = [part for head in self.heads for part in head.parameters()]
+        self.optimizer = sgd(weights, self.config.lr, self.config.momentum)
 
     def observe(self, batch: Batch) -> Tensor:
         """Train the heads of the batch's classes, each on its own samples."""
