@@ -72,7 +72,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **SGD, "memory": 200, "replay": 32, "temperature": 0.5, "distil": 1.0, "past_temperature": 0.01,
         "present_temperature": 0.2, "probe_epochs": 100, "probe_lr": 1.0,
     },
-    "pnn": {**SGD, "widths": [100, 100]},
+    "pnn": {**SGD, "widths": [100, 100], "later": 1.0},
     "single": SGD,
     "pcl": {
         **SGD, "lr": 0.1, "clip": 1.0, "hidden": 100, "dropout": 0.05, "holistic": 0.5, "transfer": 0.005, "shared": 0.1,
@@ -172,6 +172,7 @@ LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
     ("er", "memory"): ([0, 1, 500], [-1]),
     ("er", "replay"): ([0, 1, 500], [-1]),
     ("pnn", "widths"): ([(1,), (5, 1)], [(), (0,), (5, 0)]),
+    ("pnn", "later"): ([1e-9, 0.5, 1.0], [0.0, -0.1, 1.1, NAN]),
     ("pcl", "hidden"): COUNT,
     ("pcl", "dropout"): ([0.0, 0.5, 0.999], [-0.1, 1.0, NAN]),
     ("pcl", "holistic"): NOT_NEGATIVE,
