@@ -15,7 +15,7 @@ from cldnet.methods import backbone_name, build_learner
 from cldnet.methods.fit import fit_task
 from cldnet.methods.learner import Batch, Setting, TaskData
 from cldnet.methods.pcl import PCL, by_class
-from cldnet.nets import CNN, ResNet
+from cldnet.nets import CNN, FrozenNet, ResNet
 
 CENTRES = 4.0 * torch.randn(8, 6, generator=generator(0), dtype=torch.float64)
 
@@ -271,3 +271,16 @@ def test_vectors_are_the_inputs_or_those_of_a_pretrained_net() -> None:
     flat = make(shape=(2, 3))
     assert flat.width == 6
     assert flat.represent(torch.ones(2, 2, 3)).shape == (2, 6)
+
+
+def test_heads_learn_behind_a_pretrained_net_that_stays_as_it_is() -> None:
+    body = {"net": "efficientnet-lite0", "size": 32}
+    net = FrozenNet((3, 8, 8), seed=0, bodies=[body])
+    learner = build_learner("pcl", Setting((3, 8, 8), 4, seed=0), backbone=net)
+    x = torch.randint(0, 256, (8, 3, 8, 8), generator=generator(0), dtype=torch.uint8)
+    x[::2] //= 4
+    fit_task(learner, TaskData(x, torch.arange(8) % 2), epochs=15, batch_size=8)
+    assert torch.equal(learner.logits(x).argmax(1), torch.arange(8) % 2)
+    published = FrozenNet((3, 8, 8), seed=0, bodies=[body]).load_published()
+    assert all(torch.equal(tensor, published.state_dict()[name]) for name, tensor in net.state_dict().items())
+    torch.testing.assert_close(learner.vectors(x), nn.functional.normalize(published(x)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,6 +147,27 @@ def test_old_columns_and_their_scores_stay_as_they_are_to_the_bit(kind: str) -> 
     assert all(torch.equal(column[name], tensor) for name, tensor in learner.columns[0].state_dict().items())
 
 
+def test_a_large_gradient_of_the_newest_column_is_clipped() -> None:
+    learner = taught("mlp", [0, 1], momentum=0.0, clip=1e-3, lr=1.0)
+    more = task("mlp", [2, 3])
+    learner.begin_task(more)
+    before = copy.deepcopy(learner.columns[1])
+    learner.observe(Batch(more.x, more.y, None, 0, 1, 0))
+    pairs = zip(learner.columns[1].parameters(), before.parameters(), strict=True)
+    assert torch.cat([(p - q).detach().flatten() for p, q in pairs]).norm().item() == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_columns_begin_with_weights_drawn_from_the_learners_own_seed() -> None:
+    first = []
+    for seed in (0, 1):
+        learner = build_learner("pnn", Setting((6,), 8, seed=seed), {"widths": (4,)})
+        for classes in ([0, 1], [2, 3]):
+            learner.begin_task(task("mlp", classes))
+            learner.end_task(task("mlp", classes))
+        first += [column.hidden[0].weight.detach() for column in learner.columns]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(first, 2))
+
+
 def test_a_step_moves_the_newest_column_along_its_gradient() -> None:
     learner = taught("lenet", [0, 1], momentum=0.0, clip=1e9, lr=0.1)
     more = task("lenet", [2, 3])
@@ -187,6 +209,7 @@ def test_the_state_has_the_columns_and_not_the_net_that_they_are_like() -> None:
         "columns.0.head.bias",
     ]
     assert all(torch.equal(before[name], tensor) for name, tensor in like.state_dict().items())
+    assert all(stage.layer.weight.is_meta for stage in learner.chain)
 
 
 def test_images_without_channels_have_one() -> None:
