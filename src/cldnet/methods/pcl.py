@@ -1,8 +1,8 @@
 """PCL, per-class continual learning: one small head per class that learns from samples of its own class only.
 
-A head scores a vector ``x`` of unit length by ``s = w₃·relu(W₁x)``. It has no biases, so ``s = ∇ₓs·x``: without the holistic
-regularisation (H-reg) of ``∇ₓs``, a head would take anything for its class. Since no head learns from another class's samples,
-nothing is forgotten; at test, what all heads have in common is subtracted.
+A head scores a vector ``x`` of unit length by ``s = w₃·relu(W₁x)``. It only ever sees its own class, so nothing is forgotten;
+the holistic regularisation (H-reg), a penalty on ``‖∇ₓs‖``, keeps it from giving everything a high score. At test, what all
+heads have in common is subtracted.
 """
 
 from __future__ import annotations
@@ -59,18 +59,19 @@ class Head(nn.Module):
 class PCL(Learner):
     """One head per class over vectors of unit length, learned from the class's own samples.
 
-    The vectors are a frozen net's: give a pretrained one, such as the backbone ``"efficientnet-lite0"``. The net is never
-    trained, whatever it is: any other backbone keeps its initial weights. By default there is no net, and the vectors are the
-    scaled inputs themselves, flattened. The authors subtract 0.02 from every number of a unit vector, so that its mean is about
-    zero; here inputs and vectors were standardised before.
+        The vectors are a frozen net's: give a pretrained one, such as the backbone ``"efficientnet-lite0"``. The net is never
+        trained, whatever it is: any other backbone keeps its initial weights. By default there is no net, and the vectors are the
+        scaled inputs themselves, flattened. The authors subtract 0.02 from every number of a unit vector, so that its mean is about
+        zero; here inputs and vectors were standardised before.
 
-    The authors learn class by class. Here the heads of a task's classes learn side by side, each from its own samples in a
-    batch; ``W̄`` is the mean of the heads as they were before the task. A head whose class is not in a batch does not move.
+        The authors learn class by class. Here the heads of a task's classes learn side by side, each from its own samples in a
+        batch; ``W̄`` is the mean of the heads as they were before the task. A head whose class is not in a batch does not move. The
+    classifier per task that the authors' code can train afterwards, on all of a task's classes together, is left out.
 
-    References
-    ----------
-    W. Hu, Q. Qin, M. Wang, J. Ma, B. Liu, "Continual Learning by Using Information of Each Class Holistically", AAAI 2021.
-    https://ojs.aaai.org/index.php/AAAI/article/view/16952
+        References
+        ----------
+        W. Hu, Q. Qin, M. Wang, J. Ma, B. Liu, "Continual Learning by Using Information of Each Class Holistically", AAAI 2021.
+        https://ojs.aaai.org/index.php/AAAI/article/view/16952
     """
 
     title = "PCL"
