@@ -59,19 +59,19 @@ class Head(nn.Module):
 class PCL(Learner):
     """One head per class over vectors of unit length, learned from the class's own samples.
 
-        The vectors are a frozen net's: give a pretrained one, such as the backbone ``"efficientnet-lite0"``. The net is never
-        trained, whatever it is: any other backbone keeps its initial weights. By default there is no net, and the vectors are the
-        scaled inputs themselves, flattened. The authors subtract 0.02 from every number of a unit vector, so that its mean is about
-        zero; here inputs and vectors were standardised before.
+    The vectors are a frozen net's: give a pretrained one, such as the backbone ``"efficientnet-lite0"``. The net is never
+    trained, whatever it is: any other backbone keeps its initial weights. By default there is no net, and the vectors are the
+    scaled inputs themselves, flattened. The authors subtract 0.02 from every number of a unit vector, so that its mean is about
+    zero; here inputs and vectors were standardised before.
 
-        The authors learn class by class. Here the heads of a task's classes learn side by side, each from its own samples in a
-        batch; ``W̄`` is the mean of the heads as they were before the task. A head whose class is not in a batch does not move. The
+    The authors learn class by class. Here the heads of a task's classes learn side by side, each from its own samples in a
+    batch; ``W̄`` is the mean of the heads as they were before the task. A head whose class is not in a batch does not move. The
     classifier per task that the authors' code can train afterwards, on all of a task's classes together, is left out.
 
-        References
-        ----------
-        W. Hu, Q. Qin, M. Wang, J. Ma, B. Liu, "Continual Learning by Using Information of Each Class Holistically", AAAI 2021.
-        https://ojs.aaai.org/index.php/AAAI/article/view/16952
+    References
+    ----------
+    W. Hu, Q. Qin, M. Wang, J. Ma, B. Liu, "Continual Learning by Using Information of Each Class Holistically", AAAI 2021.
+    https://ojs.aaai.org/index.php/AAAI/article/view/16952
     """
 
     title = "PCL"
