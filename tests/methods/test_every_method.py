@@ -74,7 +74,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **SGD, "memory": 200, "replay": 32, "temperature": 0.5, "distil": 1.0, "past_temperature": 0.01,
         "present_temperature": 0.2, "probe_epochs": 100, "probe_lr": 1.0,
     },
-    "pnn": {**SGD, "widths": [100, 100]},
+    "pnn": {**SGD, "widths": [100, 100], "later": 1.0},
     "single": SGD,
     "apd": {
         "lr": 0.001, "lr_decay": 0.95, "weight_decay": 1e-4, "l1": 4e-4, "drift": 100.0, "cut": 4e-4, "consolidate": 5,
@@ -92,6 +92,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "rcl": {
         "lr": 0.001, "trials": 5, "units": 29, "penalty": 1e-4, "weight_decay": 1e-4, "validation": 0.1, "policy_lr": 0.001,
         "value_lr": 0.005,
+    },
+    "pcl": {
+        **SGD, "lr": 0.1, "clip": 1.0, "hidden": 100, "dropout": 0.05, "holistic": 0.5, "transfer": 0.005, "shared": 0.1,
     },
     "icnet": {**SGD, "threshold": 0.8, "radius": 0.1, "radius_share": 1 / 3},
     "crnet": {"strength": 5000.0, "groups": 10, "group_width": 10, "enhanced": 670, "hidden": 900, "sharpness": 300.0},
@@ -116,6 +119,7 @@ TRAITS = {
     **dict.fromkeys(
         ("pnn", "single", "apd", "den", "rcl"), Traits(rehearsal_free=True, constant_size=False, needs_task_id=True)
     ),
+    "pcl": Traits(rehearsal_free=True, constant_size=False),
 }
 
 
@@ -218,6 +222,12 @@ LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
     ("rcl", "validation"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
     ("rcl", "policy_lr"): POSITIVE,
     ("rcl", "value_lr"): POSITIVE,
+    ("pnn", "later"): ([1e-9, 0.5, 1.0], [0.0, -0.1, 1.1, NAN]),
+    ("pcl", "hidden"): COUNT,
+    ("pcl", "dropout"): ([0.0, 0.5, 0.999], [-0.1, 1.0, NAN]),
+    ("pcl", "holistic"): NOT_NEGATIVE,
+    ("pcl", "transfer"): NOT_NEGATIVE,
+    ("pcl", "shared"): NOT_NEGATIVE,
     ("icnet", "threshold"): ([0.0, 0.5, 1.0], [-0.1, 1.1, NAN]),
     ("icnet", "radius"): ([1e-9, 3.0], [0.0, -1.0, NAN, INFINITE]),
     ("icnet", "radius_share"): ([1e-9, 0.999], [0.0, 1.0, NAN]),

@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from cldnet.device import generator
 from cldnet.nets import CNN, MLP, LeNet, ResNet, build_backbone
-from cldnet.nets.chain import stages
+from cldnet.nets.chain import resized, stages
 from cldnet.nets.hooks import watch_stages
+from cldnet.nets.layers import linear
 from cldnet.nets.lenet import ChannelNorm
 
 
@@ -76,3 +77,17 @@ def test_a_net_that_is_no_chain_and_inputs_that_are_no_images_are_refused():
         LeNet((3, 4, 8), generator=generator(0))
     with pytest.raises(ValueError, match="two channels and two hidden widths"):
         LeNet((3, 8, 8), channels=(4,), generator=generator(0))
+
+
+def test_a_layer_of_other_sizes_is_laid_out_as_the_one_it_is_like():
+    layout = {"kernel_size": (2, 3), "stride": 2, "padding": 1, "dilation": 2, "padding_mode": "replicate"}
+    for bias in (True, False):
+        made = resized(nn.Conv2d(3, 4, bias=bias, **layout), 5, 2, generator(0))
+        assert made.weight.shape == (2, 5, 2, 3)
+        maps = torch.randn(1, 5, 9, 9, generator=generator(1))
+        same = nn.Conv2d(5, 2, bias=bias, **layout)
+        same.load_state_dict(made.state_dict())
+        assert torch.equal(made(maps), same(maps))
+        dense = resized(nn.Linear(3, 4, bias=bias), 5, 2, generator(0))
+        assert torch.equal(dense.weight, linear(5, 2, generator(0)).weight)
+        assert (dense.bias is not None) == bias

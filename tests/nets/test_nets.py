@@ -101,7 +101,7 @@ def test_weights_come_from_the_seed_alone(name):
 def test_building_touches_no_global_randomness(method):
     before = torch.get_rng_state()
     build_learner(method, Setting((8, 8), 4, seed=0), **backbone_for(method, (8, 8)))
-    if method not in ("exact", "pnn", *PROMPTED):
+    if method not in ("exact", *PROMPTED):
         build_learner(method, Setting((8, 8), 4, seed=0), backbone="cnn")
     assert torch.equal(before, torch.get_rng_state())
 

@@ -61,6 +61,7 @@ METHODS: Mapping[str, str] = {
     "dualprompt": "cldnet.methods.dualprompt:DualPrompt",
     "den": "cldnet.methods.den:DEN",
     "rcl": "cldnet.methods.rcl:RCL",
+    "pcl": "cldnet.methods.pcl:PCL",
     "icnet": "cldnet.methods.icnet:ICNet",
     "crnet": "cldnet.methods.crnet:CRNet",
     "slda": "cldnet.methods.slda:SLDA",

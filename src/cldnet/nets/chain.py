@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cldnet.nets.layers import CNN, MLP
+from cldnet.nets.layers import CNN, MLP, _initialised, linear
 from cldnet.nets.lenet import LeNet
 
 Weighted = nn.Linear | nn.Conv2d
@@ -60,3 +61,21 @@ def stages(net: nn.Module) -> list[Stage]:
         else:
             found[-1].after.append(module)
     return found
+
+
+def resized(layer: Weighted, inputs: int, outputs: int, generator: torch.Generator) -> Weighted:
+    """Build a layer like another one, with other numbers of inputs and outputs, and with He's initial weights.
+
+    Examples
+    --------
+    >>> like = torch.nn.Conv2d(3, 20, 5, padding=2, bias=False)
+    >>> resized(like, 8, 4, torch.Generator())
+    Conv2d(8, 4, kernel_size=(5, 5), stride=(1, 1), padding=(2, 2), bias=False)
+    """
+    bias = layer.bias is not None
+    if isinstance(layer, nn.Linear):
+        return linear(inputs, outputs, generator, bias=bias)
+    names = ("kernel_size", "stride", "padding", "dilation", "padding_mode")
+    layout = {name: getattr(layer, name) for name in names}
+    made: nn.Conv2d = _initialised(nn.Conv2d, inputs, outputs, generator=generator, bias=bias, **layout)
+    return made
