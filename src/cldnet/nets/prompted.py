@@ -141,7 +141,8 @@ class _Batch:
     def unpack(self, rows: Tensor) -> Tensor:
         if self.padded:
             rows = rows.new_zeros(self.present.numel(), rows.shape[1]).index_copy(0, self.places, rows)
-        return rows.unflatten(0, self.present.shape)
+        tokens: Tensor = rows.unflatten(0, self.present.shape)
+        return tokens
 
     def mask(self, prefix: int) -> Tensor | None:
         """Which keys may be seen ``(n, 1, 1, prefix + longest)``: all but the padding."""
@@ -215,6 +216,6 @@ class _PrefixedAttention(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         if not self.used and error[0] is None:
             raise RuntimeError("This version of transformers does not use torch's attention: prompts have no effect.")
