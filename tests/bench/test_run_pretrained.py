@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 from tests.nets.vits import save_vit
 
 from cldnet.bench.run import RunSpec, run
+from cldnet.bench.spec import read_spec
 from cldnet.data.stream import Stream
 from cldnet.data.streams import stream_by_name
 
@@ -89,3 +91,22 @@ def test_a_second_seed_and_a_second_method_look_at_no_image_again(place: Path, s
 def test_images_that_are_varied_are_not_remembered(place: Path, stream: Stream) -> None:
     varied = RunSpec.from_json({**specs(place)["Ours(1)"].to_json(), "epochs": 1, "augment": "flip"})
     assert "vectors" not in run(varied, stream)
+
+
+TABLE3 = read_spec(Path(__file__).parents[2] / "specs" / "table3.toml")
+FIRST = [cell for cell in TABLE3.cells() if cell.spec.seed == TABLE3.seeds[0]]
+
+
+@pytest.mark.parametrize("cell", FIRST, ids=lambda cell: cell.label)
+def test_the_specification_of_table_3_runs_from_photos_to_results(cell: Any, stream: Stream, tmp_path: Path) -> None:
+    """The machinery only: a tiny ViT with random weights, photos of one colour, and one epoch."""
+    tiny = save_vit(tmp_path / "vit", num_hidden_layers=5)
+    options = dict(cell.spec.backbone_options)
+    options["bodies"] = [{**body, "net": tiny} if isinstance(body, dict) else tiny for body in options["bodies"]]
+    if "features" in options:
+        options["features"] = 100
+    result = run(replace(cell.spec, epochs=1, backbone_options=options), stream)
+    assert len(result["matrix"]) == 3
+    assert (result["exemplars"] > 0) == (cell.spec.method == "er")
+    assert result["growth"]["declared"] == result["growth"]["measured"]
+    assert result["constant_size"] == (cell.spec.method != "dualprompt")

@@ -246,12 +246,12 @@ def test_a_published_figure_goes_to_the_run_with_its_options_or_its_name(make_ru
 
 
 def test_capacity_and_task_il_have_published_figures_of_their_own(make_run: MakeRun) -> None:
-    runs = folder(make_run("pnn", None, stream="split-cifar100"))
-    assert [float(q.mean) for q in entry(build_table([runs], score="capacity"), "PNN", "split-cifar100").published] == [
-        1.71
-    ]
+    name = "PNN, LeNet"
+    runs = folder(make_run("pnn", None, stream="split-cifar100", label=name))
+    capacities = entry(build_table([runs], score="capacity"), name, "split-cifar100").published
+    assert [float(quote.mean) for quote in capacities] == [1.71]
     table = build_table([runs], score="task-il")
-    assert text_of(table, "PNN")[1].startswith("54.90 ± 0.92")
+    assert text_of(table, name)[1].startswith("54.90 ± 0.92")
     assert {"DEN", "RCL", "APD"} <= {row.name for row in table.rows}
     assert "X-DER-RPC + LiDER" not in [row.name for row in table.rows]
 

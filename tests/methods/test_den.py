@@ -52,13 +52,14 @@ def randomised(learner: DEN, seed: int = 3) -> None:
 
 
 def test_the_phases_share_a_tasks_steps_and_train_the_head_then_old_weights_then_new_ones_then_both(blobs, small):
-    learner = trained(blobs, small, loss_threshold=0.0)
+    learner = trained(blobs, small, loss_threshold=1e-12)
     phases, rates, widths, seen = [], [], [], []
 
     def watch(_: object) -> None:
         phases.append(int(learner.phase))
         rates.append(learner.optimizer.param_groups[0]["lr"])
         widths.append(learner.widths.tolist())
+        assert (learner.net.stages[0].layer.weight.grad is None) == (learner.phase == Phase.HEAD), "it would take time"
         w1, b1, w2, b2, head, _ = copies(tensors(learner))
         seen.append(
             [torch.cat([w1[:5].flatten(), b1[:5], w2[:4, :5].flatten(), b2[:4]]), head[:, :4], w1[5:8], w2[:4, 5:8]]
@@ -210,6 +211,15 @@ def test_added_units_without_incoming_weights_are_dropped_and_the_others_move_up
     for corner, value in zip(learner.corners(), expected, strict=True):
         assert torch.equal(corner.value, value)
     assert (tensors(learner)[0][7:] == 0).all(), "room for the units to come"
+    w1[6] = 0.0
+    learner._begin_phase(Phase.SPLIT, 0)
+    assert learner.widths.tolist() == [6 + 3, 6 + 3], "before units are split"
+
+
+def test_a_task_that_ends_with_the_expansion_drops_units_as_well(blobs, small):
+    learner = trained(blobs, small, group=100.0)
+    fit_task(learner, blobs([2, 3]), epochs=1, batch_size=20)  # steps 0, 1 and 2 of 3 are in phases 0, 1 and 2
+    assert learner.net.stamps.tolist() == [[5, 4], [5, 4]]
 
 
 def test_a_unit_that_moved_too_far_is_restored_and_its_new_self_takes_over_in_what_is_new(blobs, small):
@@ -259,6 +269,13 @@ def test_splitting_all_units_leaves_the_new_task_as_it_is_and_takes_the_old_one_
     assert learner.widths.tolist() == [5 + 10 + 5, 4 + 10 + 4]
     torch.testing.assert_close(learner.logits_in(x, 1)[:, 2:], now)
     assert torch.equal(learner.logits_in(x, 0)[:, :2], before)
+
+
+def test_a_unit_that_did_not_move_is_not_split(blobs, small):
+    learner = begun(trained(blobs, small, split_threshold=0.0), blobs([2, 3]), Phase.SELECTED)
+    tensors(learner)[0][3, 0] += 1e-3
+    learner._split()
+    assert learner.widths.tolist() == [6, 4]
 
 
 def test_of_too_many_units_those_that_moved_least_are_split(blobs, small):

@@ -73,7 +73,7 @@ def test_trials_share_the_steps_of_a_task_and_train_what_is_new(blobs, small, mo
     net = MLP((6,), (10, 8), generator=generator(0))
     learner = small(METHOD, net, trials=3, validation=0.2)
     fit_task(learner, blobs([0, 1]), epochs=1, batch_size=16)
-    old, begun, trials, begin = [10, 8], list[list[torch.Tensor]](), [], RCL._begin_trial
+    old, begun, trials, steps, begin = [10, 8], list[list[torch.Tensor]](), [], [], RCL._begin_trial
     before, policies, values = [corner.value.clone() for corner in learner.net.corners(old)], list[float](), [0.0]
 
     def begin_trial(self: RCL) -> None:
@@ -82,6 +82,7 @@ def test_trials_share_the_steps_of_a_task_and_train_what_is_new(blobs, small, mo
 
     def on_step(_: object) -> None:
         trials.append(learner.trial)
+        steps.append(int(learner.optimizer.state[learner.heads[1].layer.bias]["step"]))
         policies.append(float(learner.controller.output.bias.detach()[0]))
         values.append(float(learner.controller.value.bias.detach()))
         for corner, value in zip(learner.net.corners(old), before, strict=True):
@@ -95,6 +96,8 @@ def test_trials_share_the_steps_of_a_task_and_train_what_is_new(blobs, small, mo
     monkeypatch.setattr(RCL, "_begin_trial", begin_trial)
     fit_task(learner, blobs([2, 3]), epochs=1, batch_size=7, on_step=on_step)  # 48 of 60 samples are trained on
     assert trials == [0, 0, 0, 1, 1, 2, 2]
+    assert steps == [1, 2, 3, 1, 2, 1, 2], "each trial has an optimiser of its own"
+    assert all((each[-1] == 0).all() for each in begun)
     assert [abs(round(policies[step] - policies[0], 4)) for step in (2, 3)] == [0, 0.001]
     assert len({policies[step] for step in (2, 3, 5)}) == 3, "it learns after each trial"
     assert [abs(round(values[step] - values[1], 4)) for step in (3, 4)] == [0, 0.005], (
@@ -143,6 +146,10 @@ def test_the_reward_is_measured_on_samples_that_are_not_trained_on(blobs, small)
     assert float(learner._accuracy()) == pytest.approx(float(weight[held.y == 2].sum()) / 10)
     learner.heads[1].layer.bias.data[0] = 0.0
     assert float(learner._accuracy()) == pytest.approx(float(weight[right].sum()) / 10)
+    modes, features = [], learner.features
+    learner.features = lambda *arguments: modes.append(learner.training) or features(*arguments)
+    learner._accuracy()
+    assert (modes, learner.training) == ([False], True)
     single = trained(blobs, small)
     assert single.rehearse(TaskData(task.x[:2], task.y[:2])).x is single._held.x, "one sample of each class"
 
@@ -155,12 +162,27 @@ def test_the_first_task_trains_the_net_on_all_samples_and_adds_no_unit(blobs, sm
     assert (learner.logits(task.x).argmax(1) == task.y).float().mean() > 0.9
 
 
+def test_a_task_with_fewer_steps_than_trials_tries_once_per_step(blobs, small):
+    learner, trials = trained(blobs, small, trials=9), []
+    fit_task(learner, blobs([2, 3]), epochs=1, batch_size=16, on_step=lambda _: trials.append(learner.trial))
+    assert trials == [0, 1, 2, 3]
+
+
+def test_samples_without_weight_are_no_reward(blobs, small):
+    learner, task = trained(blobs, small), blobs([2, 3], count=1)
+    fit_task(learner, TaskData(task.x, task.y, torch.zeros(2)), epochs=1, batch_size=16)
+    assert learner.tasks == 2
+
+
 def test_trained_weights_decay_and_no_units_are_a_choice(blobs, small):
     learner = small(METHOD, units=0, weight_decay=0.5)
     task = blobs([0, 1])
     fit_task(learner, task, epochs=1, batch_size=16)
     fit_task(learner, blobs([2, 3]), epochs=1, batch_size=16)
     assert learner.net.stamps.tolist() == [[10], [10]]
+    without = small(METHOD, units=0, weight_decay=0.0)
+    fit_task(without, task, epochs=1, batch_size=16)
+    assert learner.net.stages[0].layer.weight.norm() < without.net.stages[0].layer.weight.norm()
     learner.rehearse(task)
     learner.begin_task(task)
     for corner in learner.corners():

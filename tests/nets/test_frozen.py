@@ -82,9 +82,10 @@ def test_every_method_learns_behind_a_frozen_net_that_stays_as_it_is(name: str) 
         pytest.skip("has a feature map of its own")
     net = FrozenNet(SHAPE, (12,), seed=0, bodies=[LITE])
     setting = Setting(SHAPE, capacity=4, seed=0)
+    chain = "needs a net that is a chain of layers, which a FrozenNet is not"
     refused = {
         "icnet": "intervals of FrozenNet are not known",
-        "apd": "a chain of layers, which a FrozenNet is not",
+        **dict.fromkeys(("apd", "den", "rcl", "pnn"), chain),
         **dict.fromkeys(PROMPTED, "hidden layers behind it"),
     }
     if name in refused:

@@ -67,11 +67,12 @@ class DEN(WideningLearner):
     """One net for all tasks, whose units are retrained, added and split.
 
     Choices where the paper and the authors' code differ or are open: The loss is the cross-entropy over the task's classes, not
-    a binary one for each class. Both lassos are proximal steps after each step of Adam. All columns of the head count in the
-    selection, of which the code looks at one. The loss compared with the threshold is that of the last batch before, as in the
-    code. Units may split without an expansion, as in the paper. Where a unit is split, the head and new units listen to the
-    new one, which leaves the task's outputs nearly as they were; old units listen to the old one. What belongs to old tasks
-    then stays as it was before the task, where the authors only pull it back.
+    a binary one for each class. Each phase has a new Adam, whose rate falls by 5 % after each of the phase's epochs. Both
+    lassos are proximal steps after each step of Adam. All columns of the head count in the selection, of which the code looks
+    at one. The loss compared with the threshold is that of the last batch before, as in the code. Units may split without an
+    expansion, as in the paper. Where a unit is split, the head and new units listen to the new one, which leaves the task's
+    outputs nearly as they were; old units listen to the old one. What belongs to the old one then stays as it was before the
+    task; the authors only pull it back.
 
     References
     ----------
@@ -170,9 +171,7 @@ class DEN(WideningLearner):
 
     def _shrink(self, masks: list[Tensor]) -> None:
         """Take the proximal steps of ``ℓ1`` and of the group lasso, one group for the new weights into each unit (Eq. 5)."""
-        for corner, mask in itertools.zip_longest(
-            self.corners(), masks
-        ):  # the head, which comes last, has no old weights
+        for corner, mask in itertools.zip_longest(self.corners(), masks):  # the head is last, and has no old weights
             if corner.gradient is not None:
                 step = corner.value.clamp(-self.config.l1, self.config.l1)
                 if mask is not None:

@@ -143,8 +143,8 @@ class RCL(WideningLearner):
 
     def observe(self, batch: Batch) -> Tensor:
         """Train the trial's new weights and its head; every trial has the same share of the task's steps."""
-        trials = min(self.config.trials, batch.steps) if self.tasks > 0 else 1
-        if batch.step * trials // batch.steps > self.trial:
+        trials = self.config.trials if self.tasks > 0 else 1
+        if batch.step * trials // batch.steps > self.trial:  # one per step, if there are fewer steps than trials
             self._end_trial()
             self.trial += 1
             self._begin_trial()
