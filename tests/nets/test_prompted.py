@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cldnet.data.sentences import TEXT_BYTES, encode_sentences
 from cldnet.device import generator
 from cldnet.nets import MLP, FrozenNet
-from cldnet.nets.prompted import PromptedEncoder, _PrefixedAttention, prompted_encoder
+from cldnet.nets.prompted import PromptedEncoder, _through, prompted_encoder
 from cldnet.nets.transformer import TransformerNet
 
 #: Three lengths, in tokens.
@@ -117,7 +117,9 @@ def attention_by_hand(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def test_prompts_are_tokens_in_front_of_a_sentences_own_as_transformers_computes_them(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     net = text_net(tmp_path)
-    model = transformers.BertModel.from_pretrained(tmp_path, add_pooling_layer=False, attn_implementation="eager").eval()
+    model = transformers.BertModel.from_pretrained(
+        tmp_path, add_pooling_layer=False, attn_implementation="eager"
+    ).eval()
     prompts: Tensor = drawn(4, 3, WIDTH)
     read = prompted_encoder(net).read(SENTENCES, prompts)
     body: Any = net.body
@@ -161,7 +163,9 @@ def test_image_models_read_prompts_and_prefixes_as_their_own_forward_does_with_a
     def slow(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         assert options.get("attn_mask") is None
         layer = next(layers)
-        for_heads = prefixes[layer].unflatten(3, (2, 16)).transpose(2, 3) if layer in prefixes else drawn(4, 2, 2, 0, 16)
+        for_heads = (
+            prefixes[layer].unflatten(3, (2, 16)).transpose(2, 3) if layer in prefixes else drawn(4, 2, 2, 0, 16)
+        )
         keys, values = torch.cat([for_heads[:, 0], key], 2), torch.cat([for_heads[:, 1], value], 2)
         return attention_by_hand(query, keys, values)
 
@@ -186,10 +190,10 @@ def test_threads_read_with_prefixes_of_their_own(tmp_path: Path) -> None:
 
 
 def test_an_attention_that_is_not_torchs_is_not_ignored() -> None:
-    with pytest.raises(RuntimeError, match="prompts have no effect"), _PrefixedAttention(drawn(1, 2, 5, WIDTH)):
-        attention_by_hand(*drawn(3, 4, 8))
-    with pytest.raises(KeyError), _PrefixedAttention(drawn(1, 2, 5, WIDTH)):  # another error is not hidden
-        raise KeyError
+    layer, tokens = nn.Linear(WIDTH, WIDTH), drawn(1, 4, WIDTH)
+    with pytest.raises(RuntimeError, match="prompts would have no effect"):
+        _through(layer, tokens, drawn(1, 2, 5, WIDTH))
+    assert torch.equal(_through(layer, tokens, None), layer(tokens))
 
 
 def test_grey_images_and_other_precisions_are_read(tmp_path: Path) -> None:

@@ -141,7 +141,8 @@ class _Batch:
     def unpack(self, rows: Tensor) -> Tensor:
         if self.padded:
             rows = rows.new_zeros(self.present.numel(), rows.shape[1]).index_copy(0, self.places, rows)
-        return rows.unflatten(0, self.present.shape)
+        tokens: Tensor = rows.unflatten(0, self.present.shape)
+        return tokens
 
     def mask(self, prefix: int) -> Tensor | None:
         """Which keys may be seen ``(n, 1, 1, prefix + longest)``: all but the padding."""
@@ -188,13 +189,21 @@ class PromptedViT:
         if prompts is not None:
             tokens, count = torch.cat([prompts.to(where), tokens], 1), prompts.shape[1]
         for number, block in enumerate(net.blocks):
-            if number in prefixes:
-                with _PrefixedAttention(prefixes[number]):
-                    tokens = block(tokens)
-            else:
-                tokens = block(tokens)
+            tokens = _through(block, tokens, prefixes.get(number))
         tokens = net.model.layernorm(tokens)
         return Reading(net.pooled(tokens[:, count:]).to(x.device), tokens[:, :count].to(x.device))
+
+
+def _through(block: nn.Module, tokens: Tensor, prefix: Tensor | None) -> Tensor:
+    """Compute the output of an image model's layer."""
+    if prefix is None:
+        return block(tokens)  # type: ignore[no-any-return]
+    attention = _PrefixedAttention(prefix)
+    with attention:
+        tokens = block(tokens)
+    if not attention.used:
+        raise RuntimeError("This version of transformers does not use torch's attention: prompts would have no effect.")
+    return tokens
 
 
 class _PrefixedAttention(TorchFunctionMode):
@@ -213,8 +222,3 @@ class _PrefixedAttention(TorchFunctionMode):
             query, key, value, *rest = args
             args, self.used = (query, *_prefixed(key, value, self.prefix), *rest), True
         return func(*args, **(kwargs or {}))
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        if not self.used and error[0] is None:
-            raise RuntimeError("This version of transformers does not use torch's attention: prompts have no effect.")
