@@ -30,6 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "pnn": {"options": {"widths": (12, 12)}},
     "crnet": {"options": {"enhanced": 20, "hidden": 40}},
     "slda": {"backbone_options": {"features": 40}},
+    "l2p": {"options": {"lr": 0.01}},
 }
 MLP_OPTIONS = {"widths": (24, 24)}
 

@@ -67,6 +67,11 @@ def test_a_new_prompt_begins_as_a_copy_of_the_last_and_its_key_anew() -> None:
     assert not torch.equal(first, last)
     learner.begin_task(task(2))
     new = learner.experts[2]
+    assert [expert.key.requires_grad and expert.prompt.requires_grad for expert in learner.experts] == [
+        False,
+        False,
+        True,
+    ]
     assert torch.equal(new.prompt, last)
     assert 0 <= new.key.min() < new.key.max() <= 0.01
     assert 0 <= made().general.min() < made().general.max() <= 0.01

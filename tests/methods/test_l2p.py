@@ -112,6 +112,16 @@ def test_only_prompts_keys_and_the_heads_rows_of_the_task_learn() -> None:
         assert len(used) < 8
 
 
+def test_the_gradient_is_clipped() -> None:
+    learner = made(clip=1e-3)
+    task = TaskData(X, torch.arange(20) % 3)
+    learner.begin_task(task)
+    learner.observe(next(task.batches(20)))
+    gradients = [parameter.grad for parameter in learner.parameters() if parameter.grad is not None]
+    assert len(gradients) == 4
+    assert float(sum(gradient.square().sum() for gradient in gradients)) == pytest.approx(1e-6, rel=0.01)
+
+
 def test_scores_are_the_heads_of_the_vectors_however_many_inputs_there_are() -> None:
     learner = made()
     fit_task(learner, TaskData(X, torch.arange(20) % 3), epochs=2, batch_size=10)

@@ -4,8 +4,8 @@ Both are prefixes (prefix tuning): a prompt is split into ``[P_K; P_V]``, which 
 layer. The G-prompt is in the first layers and learns in all tasks. Task t has an E-prompt in the layers behind, and a key
 ``k_t``. With the query q(x), the transformer's vector of x without prompts:
 
-- in training, the E-prompt is that of the task; the loss is ``CE + λ (1 − cos(q(x), k_t))`` (Eq. 6); see
-  `cldnet.methods.parts.prompts`
+- in training, the E-prompt is that of the task; the loss is ``CE + λ (1 − cos(q(x), k_t))``, with the
+  cross-entropy over the classes of the task only; see `cldnet.methods.parts.prompts`
 - at test, it is that with the largest ``cos(q(x), k_t)``
 """
 
@@ -23,6 +23,9 @@ from cldnet.device import tensor_bytes
 from cldnet.methods.config import AT_LEAST_ONE
 from cldnet.methods.learner import Setting, TaskData, Traits
 from cldnet.methods.parts.prompts import PromptConfig, PromptLearner
+
+#: Prompts and keys begin with numbers from 0 to this, as in the authors' code.
+_LARGEST = 0.01
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,6 @@ class DualPromptConfig(PromptConfig):
             )
         if not self.expert_layers:
             raise ValueError("expert_layers=() should name one layer or more.")
-
-
-#: Prompts and keys begin with numbers up to this, as in the authors' code.
-_LARGEST = 0.01
 
 
 class Expert(nn.Module):

@@ -2,7 +2,7 @@
 
 With the query q(x), the transformer's vector of x, keys ``k_i`` and prompts ``P_i`` of the pool:
 
-- select the N prompts with the largest ``cos(q(x), k_i)`` (Eq. 4, without the penalty on prompts that were used often)
+- select the N prompts with the largest ``cos(q(x), k_i)`` (Eq. 3; Eq. 4, a penalty on prompts that are used often, is left out)
 - put them in front of the embedded tokens, ``[P_s1; …; P_sN; x_e]`` (Eq. 2); the head reads the mean of the last layer's
   outputs at their places
 - the loss is ``CE + λ Σ_s (1 − cos(q(x), k_s))`` (Eq. 5); see `cldnet.methods.parts.prompts`

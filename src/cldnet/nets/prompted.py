@@ -123,7 +123,7 @@ class PromptedBert:
             rows = _attend(layer, rows, batch, prefixes.get(number))
         tokens = batch.unpack(rows)
         own = tokens[:, count:]
-        pooled = own[:, 0] if net.pool == "cls" else own.sum(1) / lengths[:, None]
+        pooled = own[:, 0] if net.pool == "cls" else own.sum(1)  # the mean, since all vectors get one norm
         return Reading(net.scaled(pooled).to(x.device), tokens[:, :count].to(x.device))
 
 
