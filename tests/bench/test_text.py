@@ -28,6 +28,21 @@ def test_a_run_over_an_encoder_of_a_folder(stream: Stream, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
+    ("method", "options"), [("l2p", {}), ("dualprompt", {"general_layers": [0], "expert_layers": [1]})]
+)
+def test_prompts_for_an_encoder_of_a_folder_are_learned_with_queries_from_the_cache(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, options: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    bodies = {"bodies": [save_bert(tmp_path / "bert")]}
+    spec = RunSpec(method, epochs=1, options=options, backbone="frozen", backbone_options=bodies)
+    spec.check()
+    results = [run(spec, stream) for _ in range(2)]
+    assert results[0]["scores"] == results[1]["scores"]
+    assert [result["vectors"]["computed"] for result in results] == [120, 0]
+
+
+@pytest.mark.parametrize(
     "spec", [{"method": "exact"}, {"method": "finetune"}, {"method": "exact", "backbone": "linear"}]
 )
 def test_a_method_over_numbers_is_refused(stream: Stream, spec: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
     **{method: {"options": {"lr": 0.01}} for method in ("den", "rcl")},
     "crnet": {"options": {"enhanced": 20, "hidden": 40}},
     "slda": {"backbone_options": {"features": 40}},
+    "l2p": {"options": {"lr": 0.01}},
 }
 MLP_OPTIONS = {"widths": (24, 24)}
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from cldnet.data.sentences import TEXT_BYTES, encode_sentences
 from cldnet.device import generator
 from cldnet.nets import MLP, FrozenNet
-from cldnet.nets.prompted import PromptedEncoder, _PrefixedAttention, prompted_encoder
+from cldnet.nets.prompted import PromptedEncoder, _through, prompted_encoder
 from cldnet.nets.transformer import TransformerNet
 
 #: Three lengths, in tokens.
@@ -190,10 +190,10 @@ def test_threads_read_with_prefixes_of_their_own(tmp_path: Path) -> None:
 
 
 def test_an_attention_that_is_not_torchs_is_not_ignored() -> None:
-    with pytest.raises(RuntimeError, match="prompts have no effect"), _PrefixedAttention(drawn(1, 2, 5, WIDTH)):
-        attention_by_hand(*drawn(3, 4, 8))
-    with pytest.raises(KeyError), _PrefixedAttention(drawn(1, 2, 5, WIDTH)):  # another error is not hidden
-        raise KeyError
+    layer, tokens = nn.Linear(WIDTH, WIDTH), drawn(1, 4, WIDTH)
+    with pytest.raises(RuntimeError, match="prompts would have no effect"):
+        _through(layer, tokens, drawn(1, 2, 5, WIDTH))
+    assert torch.equal(_through(layer, tokens, None), layer(tokens))
 
 
 def test_grey_images_and_other_precisions_are_read(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 """DualPrompt: one prompt for what all tasks share and one expert prompt per task, in different layers of a frozen transformer.
 
-Both are prefixes (Eq. 3, prefix tuning): a prompt is split into ``[P_K; P_V]``, put in front of the keys and values of a
+Both are prefixes (prefix tuning): a prompt is split into ``[P_K; P_V]``, which are put in front of the keys and values of a
 layer. The G-prompt is in the first layers and learns in all tasks. Task t has an E-prompt in the layers behind, and a key
 ``k_t``. With the query q(x), the transformer's vector of x without prompts:
 
-- in training, the E-prompt is that of the task; the loss is ``CE + λ (1 − cos(q(x), k_t))`` (Eq. 6); see
-  `cldnet.methods.parts.prompts`
+- in training, the E-prompt is that of the task; the loss is ``CE + λ (1 − cos(q(x), k_t))``, with the
+  cross-entropy over the classes of the task only; see `cldnet.methods.parts.prompts`
 - at test, it is that with the largest ``cos(q(x), k_t)``
 """
 
@@ -23,6 +23,9 @@ from cldnet.device import tensor_bytes
 from cldnet.methods.config import AT_LEAST_ONE
 from cldnet.methods.learner import Setting, TaskData, Traits
 from cldnet.methods.parts.prompts import PromptConfig, PromptLearner
+
+#: Prompts and keys begin with numbers from 0 to this, as in the authors' code.
+_LARGEST = 0.01
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,17 @@ class DualPrompt(PromptLearner):
                 f"There is no layer {deepest} in a transformer of {depth} layers, counted from 0: set general_layers and "
                 "expert_layers."
             )
-        self.general = self.drawn(len(config.general_layers), 2, config.general_length, self.encoder.width)
+        self.general = self._prompt(config.general_layers, config.general_length, self.generator)
         self.experts: Sequence[Expert] = nn.ModuleList()  # type: ignore[assignment]
         self.head = self.make_head(self.query_width)
 
+    def _prompt(self, layers: Sequence[int], length: int, generator: torch.Generator) -> nn.Parameter:
+        shape = len(layers), 2, length, self.encoder.width
+        return self.drawn(*shape, least=0, largest=_LARGEST, generator=generator)
+
     def _expert(self, generator: torch.Generator) -> Expert:
-        layers, length = self.config.expert_layers, self.config.expert_length
-        prompt = self.drawn(len(layers), 2, length, self.encoder.width, generator=generator)
-        return Expert(prompt, self.drawn(self.query_width, generator=generator))
+        prompt = self._prompt(self.config.expert_layers, self.config.expert_length, generator)
+        return Expert(prompt, self.drawn(self.query_width, least=0, largest=_LARGEST, generator=generator))
 
     def growth(self, task: TaskData) -> int:
         return sum(map(tensor_bytes, self._expert(torch.Generator()).parameters()))

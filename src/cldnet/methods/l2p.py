@@ -2,7 +2,7 @@
 
 With the query q(x), the transformer's vector of x, keys ``k_i`` and prompts ``P_i`` of the pool:
 
-- select the N prompts with the largest ``cos(q(x), k_i)`` (Eq. 4, without the penalty on prompts that were used often)
+- select the N prompts with the largest ``cos(q(x), k_i)`` (Eq. 3; Eq. 4, a penalty on prompts that are used often, is left out)
 - put them in front of the embedded tokens, ``[P_s1; …; P_sN; x_e]`` (Eq. 2); the head reads the mean of the last layer's
   outputs at their places
 - the loss is ``CE + λ Σ_s (1 − cos(q(x), k_s))`` (Eq. 5); see `cldnet.methods.parts.prompts`
@@ -11,6 +11,7 @@ With the query q(x), the transformer's vector of x, keys ``k_i`` and prompts ``P
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -43,6 +44,8 @@ class L2P(PromptLearner):
     """A pool of prompts whose keys select them by an input's query.
 
     Each input selects its own prompts, as in the paper; the authors' code takes one selection for a whole batch, by a vote.
+    Prompts begin uniform in [−1, 1], as in the PyTorch code that the settings come from. The authors begin within [0, 0.01]. A
+    ViT normalises its tokens in front of every layer, but to a BERT such prompts would all be the same.
 
     References
     ----------
@@ -60,9 +63,10 @@ class L2P(PromptLearner):
 
     def __init__(self, net: nn.Module, setting: Setting, config: L2PConfig) -> None:
         super().__init__(net, setting, config)
-        self.prompts = self.drawn(config.pool, config.length, self.encoder.width)  # P
-        self.keys = self.drawn(config.pool, self.query_width)  # k
-        self.head = self.make_head(self.encoder.width)
+        width, drawn = self.encoder.width, partial(self.drawn, least=-1, largest=1, generator=self.generator)
+        self.prompts = drawn(config.pool, config.length, width)  # P
+        self.keys = drawn(config.pool, self.query_width)  # k
+        self.head = self.make_head(width)
 
     def all_keys(self) -> Tensor:
         return self.keys

@@ -123,7 +123,7 @@ class PromptedBert:
             rows = _attend(layer, rows, batch, prefixes.get(number))
         tokens = batch.unpack(rows)
         own = tokens[:, count:]
-        pooled = own[:, 0] if net.pool == "cls" else own.sum(1) / lengths[:, None]
+        pooled = own[:, 0] if net.pool == "cls" else own.sum(1)  # the mean, since all vectors get one norm
         return Reading(net.scaled(pooled).to(x.device), tokens[:, :count].to(x.device))
 
 
@@ -189,13 +189,21 @@ class PromptedViT:
         if prompts is not None:
             tokens, count = torch.cat([prompts.to(where), tokens], 1), prompts.shape[1]
         for number, block in enumerate(net.blocks):
-            if number in prefixes:
-                with _PrefixedAttention(prefixes[number]):
-                    tokens = block(tokens)
-            else:
-                tokens = block(tokens)
+            tokens = _through(block, tokens, prefixes.get(number))
         tokens = net.model.layernorm(tokens)
         return Reading(net.pooled(tokens[:, count:]).to(x.device), tokens[:, :count].to(x.device))
+
+
+def _through(block: nn.Module, tokens: Tensor, prefix: Tensor | None) -> Tensor:
+    """Compute the output of an image model's layer."""
+    if prefix is None:
+        return block(tokens)  # type: ignore[no-any-return]
+    attention = _PrefixedAttention(prefix)
+    with attention:
+        tokens = block(tokens)
+    if not attention.used:
+        raise RuntimeError("This version of transformers does not use torch's attention: prompts would have no effect.")
+    return tokens
 
 
 class _PrefixedAttention(TorchFunctionMode):
@@ -214,8 +222,3 @@ class _PrefixedAttention(TorchFunctionMode):
             query, key, value, *rest = args
             args, self.used = (query, *_prefixed(key, value, self.prefix), *rest), True
         return func(*args, **(kwargs or {}))
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        if not self.used and error[0] is None:
-            raise RuntimeError("This version of transformers does not use torch's attention: prompts have no effect.")

@@ -25,8 +25,6 @@ from cldnet.nets.prompted import PromptedEncoder, prompted_encoder
 
 #: Inputs that are read at once when they are only scored.
 _BLOCK = 64
-#: Prompts and keys begin with numbers between 0 and this, as the authors' do.
-_LARGEST = 0.01
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,9 @@ class PromptLearner(Learner, ABC):
         """Select prompts for inputs of the present task."""
         return self.select(query)
 
-    def drawn(self, *shape: int, generator: torch.Generator | None = None) -> nn.Parameter:
-        """Make prompts or keys."""
-        source = self.generator if generator is None else generator
-        return nn.Parameter(_LARGEST * torch.rand(*shape, generator=source, dtype=self.setting.dtype))
+    def drawn(self, *shape: int, least: float, largest: float, generator: torch.Generator) -> nn.Parameter:
+        """Make prompts or keys whose numbers are uniform in a range."""
+        return nn.Parameter(torch.empty(shape, dtype=self.setting.dtype).uniform_(least, largest, generator=generator))
 
     def make_head(self, features: int) -> nn.Linear:
         """Make a head of zeros: a class that is not in a task keeps its scores in it, so random ones would stay."""
@@ -115,7 +112,7 @@ class PromptLearner(Learner, ABC):
 
     @torch.no_grad()
     def query(self, x: Tensor) -> Tensor:
-        """q(x) of scaled inputs, scaled to norm 1. Each is computed by itself: the selection does not depend on the batch."""
+        """q(x) of scaled inputs, with norm 1. Each is computed by itself: what is selected does not depend on the batch."""
         return F.normalize(self.net(x), dim=1)
 
     def loss(self, batch: Batch) -> Tensor:
