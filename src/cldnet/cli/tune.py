@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def tune_command(
     stream: Annotated[str, typer.Argument(help="Name of a stream, with options; see `cldnet streams`.")],
     methods: Annotated[
-        list[str] | None, typer.Option("--methods", help="A method to tune; by default all methods. Repeatable.")
+        list[str] | None,
+        typer.Option("--methods", help="A method to tune; by default all that need no pretrained net. Repeatable."),
     ] = None,
     trials: Annotated[
         int, typer.Option(min=1, help="Trials per method. A method with fewer possible settings tries all of them.")
@@ -60,11 +61,12 @@ def tune_command(
     """
     from cldnet.bench.machine import cores
     from cldnet.bench.tune import Search, plan_methods, tune
-    from cldnet.methods import METHODS
+    from cldnet.methods import METHODS, read_method
+    from cldnet.nets import FROZEN
 
     search = Search(
         stream,
-        tuple(dict.fromkeys(methods or METHODS)),
+        tuple(dict.fromkeys(methods or (name for name in METHODS if read_method(name).default_backbone not in FROZEN))),
         trials=trials,
         seeds=tuple(dict.fromkeys(seeds or (10, 11))),
         share=share,
