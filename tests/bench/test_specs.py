@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.nets.berts import save_bert
 from tests.nets.vits import save_vit
 
 from cldnet.bench.cell import Cell
 from cldnet.bench.published import published_figures
 from cldnet.bench.spec import read_spec
+from cldnet.data.sentences import TEXT_BYTES
 from cldnet.data.transforms import Augment
 from cldnet.methods import build_learner
 from cldnet.methods.config import config_from_json
@@ -27,6 +29,7 @@ INPUTS = {
     "split-cifar10": ((3, 32, 32), 10),
     "split-cifar100": ((3, 32, 32), 100),
     "split-imagenet-r": ((3, 224, 224), 200),
+    "split-clinc150": ((TEXT_BYTES,), 150),
 }
 
 
@@ -57,8 +60,11 @@ def test_each_says_how_it_is_run_and_how_long_it_takes(path: Path) -> None:
 def test_each_cell_names_options_that_its_method_and_backbone_have(
     cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "ViT" in cell.label or "Ours" in cell.label:  # from a hub that is not there
-        tiny = save_vit(tmp_path / "vit")
+    if "gte-small" in str(cell.spec.backbone_options):  # a folder that benchmarks.gte writes
+        save_bert(tmp_path / "gte-small")
+        monkeypatch.chdir(tmp_path)
+    if "google/" in str(cell.spec.backbone_options):  # from a hub that is not there
+        tiny = save_vit(tmp_path / "vit", num_hidden_layers=5)
         monkeypatch.setattr(frozen, "read_source", lambda name: transformer.read_source(tiny))
     shape, classes = INPUTS[cell.stream.partition(",")[0]]
     spec = cell.spec
