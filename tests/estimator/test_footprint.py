@@ -70,6 +70,20 @@ def test_the_papers_capacity_grows_by_a_vector_a_class() -> None:
     assert paper_capacity(learner, network, seen_at_first=2) == (network + 4 * 9) / (network + 2 * 9)
 
 
+@pytest.mark.parametrize("method", ["den", "rcl", "single"])
+def test_the_papers_capacity_counts_the_heads_of_methods_that_are_told_the_task(method: str) -> None:
+    options = {} if method == "single" else {"units": 0}
+    learner = build_learner(method, Setting((4,), 4, seed=0), options, backbone_options={"widths": (8,)})
+    sizes = []
+    for classes in ([0, 1], [2, 3]):
+        task = TaskData(torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.tensor(4 * classes))
+        fit_task(learner, task, epochs=1, batch_size=8)
+        sizes.append((learner.network_size, learner.seen))
+    net, head = 4 * 8 + 8, 2 * (8 + 1)
+    due = 2.0 if method == "single" else (net + 2 * head) / (net + head)
+    assert paper_capacity(learner, *sizes[0]) == due
+
+
 def answer_of(features: FeatureMap, x: Tensor, classes: int) -> int:
     learner = build_learner("exact", Setting(tuple(x.shape[1:]), capacity=classes, seed=0), {}, features)
     fit_task(learner, TaskData(x, torch.arange(len(x)) % classes), epochs=1, batch_size=len(x))

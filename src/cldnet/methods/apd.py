@@ -32,6 +32,8 @@ from cldnet.nets.frozen import count_weights
 
 #: Entries of a layer's weights whose inner products are computed at once, in double precision.
 _AT_ONCE = 1 << 18
+#: Units of a layer whose penalties are computed at once.
+_UNITS = 16
 
 
 @dataclass(frozen=True)
@@ -144,10 +146,16 @@ class Decomposed(nn.Module):
         *older, newest = self.dense
         assert shared.grad is not None
         assert newest.grad is not None
-        for task, own in enumerate(older):
-            moved = self._own_weight(task, shared).sub_(self.targets[task])  # θ_j − θ_j*
-            shared.grad.addcmul_(self._gate(task, shared), moved, value=drift)
-            own.grad = moved.mul_(drift).add_(own.sign(), alpha=l1)
+        gates = [self._gate(task, shared) for task in range(len(older))]
+        gradients = [torch.empty_like(own) for own in older]
+        for units in torch.arange(len(shared)).split(_UNITS):  # a few units of all tasks stay in the processor's cache
+            rows = slice(int(units[0]), int(units[-1]) + 1)
+            for own, target, gate, gradient in zip(older, self.targets, gates, gradients, strict=True):
+                moved = torch.addcmul(own[rows], gate[rows], shared[rows]).sub_(target[rows])  # θ_j − θ_j*
+                shared.grad[rows].addcmul_(gate[rows], moved, value=drift)
+                torch.add(moved.mul_(drift), own[rows].sign(), alpha=l1, out=gradient[rows])
+        for own, gradient in zip(older, gradients, strict=True):
+            own.grad = gradient
         newest.grad.add_(newest.sign(), alpha=l1)
 
     @torch.no_grad()
@@ -211,7 +219,8 @@ class APD(MultiHead):
 
     The first task begins with the backbone's own weights: S is two thirds of them, masks begin at ``σ(0) = ½``, and each A_t
     begins as S. Every task has biases of its own, as in the authors' code. The model is that of the last epoch; the authors
-    choose among the last five by validation. The reported loss is the cross-entropy.
+    choose among the last five by validation. Small entries are cut for good after every task; the authors cut them only at test
+    and when they count, and go on training the others with the uncut ones. The reported loss is the cross-entropy.
 
     References
     ----------
@@ -249,14 +258,12 @@ class APD(MultiHead):
     @property
     def network_size(self) -> int:
         """S, and of all tasks the masks, biases, heads and non-zero weights, and the non-zero weights of clusters."""
-        heads = sum(parameter.numel() for parameter in self.heads.parameters())  # type: ignore[attr-defined]
-        return int(heads + sum(layer.weight.numel() + parts.size for layer, parts in self._layers()))
+        return self.head_size + sum(layer.weight.numel() + parts.size for layer, parts in self._layers())
 
     @property
     def base_size(self) -> int:
         """Numbers of the plain net and of all heads, as the authors count."""
-        heads = sum(parameter.numel() for parameter in self.heads.parameters())  # type: ignore[attr-defined]
-        return count_weights(self.net) + int(heads)
+        return count_weights(self.net) + self.head_size
 
     def growth(self, task: TaskData) -> int | None:
         """Training decides how many entries are not zero."""

@@ -5,8 +5,8 @@ Task 1 trains the net with ``ℓ1``. A later task has four phases, which share i
 1. Train a new head alone.
 2. Selective retraining: walk from the head down along non-zero weights, and train the sub-network that this finds, with
    ``½ pull ‖W − W_before‖²`` (Eq. 4).
-3. If the loss is still above a threshold, dynamic expansion: add units to every layer and train them alone, with a group lasso
-   on each unit's new incoming weights (Eq. 5). Units without incoming weights are dropped.
+3. If the loss is still above a threshold, dynamic expansion: add units to every layer and train only them and the head, with a
+   group lasso on each unit's new incoming weights (Eq. 5). Units without incoming weights are dropped.
 4. Split and duplication: a unit whose incoming weights moved too far becomes two, one as it was before the task and one as it
    is now. Then the net is trained again (Eq. 4).
 """
@@ -68,11 +68,12 @@ class DEN(WideningLearner):
 
     Choices where the paper and the authors' code differ or are open: The loss is the cross-entropy over the task's classes, not
     a binary one for each class. Each phase has a new Adam, whose rate falls by 5 % after each of the phase's epochs. Both
-    lassos are proximal steps after each step of Adam. All columns of the head count in the selection, of which the code looks
-    at one. The loss compared with the threshold is that of the last batch before, as in the code. Units may split without an
-    expansion, as in the paper. Where a unit is split, the head and new units listen to the new one, which leaves the task's
-    outputs nearly as they were; old units listen to the old one. What belongs to the old one then stays as it was before the
-    task; the authors only pull it back.
+    lassos are proximal steps after each step of Adam, with the code's thresholds per step. In the code each phase has up to
+    4,300 steps of its own; with a few hundred for all phases hardly any unit is dropped, and ``units`` decides the growth. All
+    columns of the head count in the selection, of which the code looks at one. The loss compared with the threshold is that of
+    the last batch before, as in the code. Units may split without an expansion, as in the paper. Where a unit is split, the
+    head and new units listen to the new one, which leaves the task's outputs nearly as they were; old units listen to the old
+    one. What belongs to the old one then stays as it was before the task; the authors only pull it back.
 
     References
     ----------

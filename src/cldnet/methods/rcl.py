@@ -85,8 +85,9 @@ class RCL(WideningLearner):
 
     The epochs of the run are shared among the trials, so that RCL has as many steps as other methods. Every task has a new
     policy, as in the authors' code. There the weights into new units of all layers but the first are not trained; in the paper
-    and here they are. The reward's accuracy is measured on a part of the training samples, on all of them if every class has
-    one only.
+    and here they are. New weights are He's, also those into old units; the authors draw them from N(0, 0.01²), begin biases at
+    0.1, and train a scale for each unit. The reward's accuracy is measured on a part of the training samples, or on all of them
+    if every class has one only.
 
     References
     ----------

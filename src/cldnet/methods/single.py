@@ -43,7 +43,7 @@ class SingleTask(MultiHead):
 
     @property
     def network_size(self) -> int:
-        return count_weights(self.nets)
+        return count_weights(self.nets) + self.head_size
 
     def growth(self, task: TaskData) -> int:
         return self.head_growth(self.width, task) + sum(map(tensor_bytes, self.net.state_dict().values()))

@@ -18,7 +18,7 @@ Weighted = nn.Linear | nn.Conv2d
 class Stage:
     """A weighted layer, what comes before it (flattening), and what follows it (ReLU, normalisation, pooling).
 
-    What comes before and after has no weights and treats every unit alike: a stage may be computed with more or fewer units.
+    What comes before and after has no weights and works for any number of units.
     """
 
     layer: Weighted

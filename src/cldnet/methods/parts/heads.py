@@ -47,6 +47,11 @@ class MultiHead(Learner, ABC):
     def features(self, x: Tensor, task: int) -> Tensor:
         """Features of scaled inputs, computed by the net of the task with this number."""
 
+    @property
+    def head_size(self) -> int:
+        """Numbers of all heads."""
+        return sum(parameter.numel() for head in self.heads for parameter in head.parameters())
+
     def add_head(self, features: int, task: TaskData) -> Head:
         """Add the head of a task that begins, and freeze the others."""
         for old in self.heads:

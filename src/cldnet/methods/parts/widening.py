@@ -177,7 +177,7 @@ class WideningLearner(MultiHead, ABC):
 
     @property
     def network_size(self) -> int:
-        return count_weights(self.net)
+        return count_weights(self.net) + self.head_size
 
     def growth(self, task: TaskData) -> None:
         """Training decides, see `grown`."""
