@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 import cldnet.storage as store
 from cldnet import CLDNetClassifier
 from cldnet.cli import app
-from cldnet.cli.models import label_of
 from cldnet.estimator import history
+from cldnet.estimator.teaching import label_of
 
 STORE = Path(__file__).parents[1] / "fixtures" / "store"
 NAMES = np.array(["cat", "dog", "emu", "owl"])

@@ -22,23 +22,20 @@ from cldnet.cli.models import (
     describe_size,
     given_options,
     importing,
-    label_of,
     loaded,
     loaded_to_predict,
-    save_solved,
 )
 from cldnet.cli.show import counting, json_text, pace, say, shown
+from cldnet.estimator.teaching import label_of, new_classifier, save_solved
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from cldnet.bench.report.model_pages import Evaluation, Prediction
-    from cldnet.data.labels import Inputs
     from cldnet.datasets import Batch, LabelledData
     from cldnet.estimator.classifier import CLDNetClassifier
     from cldnet.estimator.gate import Gate
     from cldnet.estimator.predictor import Predictor
-    from cldnet.nets import FeatureMap
 
 #: Samples that are read and learned at once, so that memory does not grow with the folder.
 BATCH = 256
@@ -159,7 +156,7 @@ def learn_command(
         exists, asked = model.exists(), given & {*options}
         if not exists:
             _check_options(data.noun, asked)
-        clf = loaded(model) if exists else _new(data.noun, **options)
+        clf = loaded(model) if exists else new_classifier(data.noun, **options)
         if exists and asked:
             _check_settings(model, clf, data.noun, options, asked)
         _fit_to(clf, data)
@@ -210,7 +207,7 @@ def predict_command(
         raise ValueError(f"--threshold {threshold:g} should be a share of known samples, between 0 and 1.")
     share = (threshold or _REJECTED) if reject or threshold is not None else None
     predictor = loaded_to_predict(model)
-    noun, answers = noun_of(predictor.model.inputs), list[dict[str, Any]]()
+    noun, answers = predictor.model.inputs.noun, list[dict[str, Any]]()
     asked = _asked(model, predictor, noun, inputs, text)
     with counting("looking at" if noun == "photo" else "reading", f"{noun}s") as tell:
         tell(0, len(asked))
@@ -329,26 +326,11 @@ def _opened(source: Path, label: str | None, text: str | None) -> LabelledData:
     return datasets.load(source, label=label, text=text)
 
 
-def noun_of(inputs: Inputs) -> str:
-    """What a model's samples are: photo, text or row."""
-    shape = inputs.shape
-    if inputs.text:
-        return "text"
-    if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]:
-        return "photo"
-    if len(shape) == 1:
-        return "row"
-    raise ValueError(
-        f"This model takes inputs of shape {tuple(shape)}, not photos, which are (3, side, side), texts or rows. Use it in "
-        "Python."
-    )
-
-
 def _fit_to(clf: CLDNetClassifier, data: LabelledData) -> None:
     """Have photos cut to the size that a model takes; refuse data of another kind than the model's."""
     fitted = getattr(clf, "model_", None)
     shape: tuple[int, ...] = getattr(clf.backbone, "input_shape", ()) if fitted is None else fitted.inputs.shape
-    if fitted is not None and (noun := noun_of(fitted.inputs)) != data.noun:
+    if fitted is not None and (noun := fitted.inputs.noun) != data.noun:
         raise ValueError(
             f"{str(data.path)!r} has {data.noun}s, and the model has learned {noun}s, not {data.noun}s. Give {noun}s, or "
             "name a new model."
@@ -372,61 +354,6 @@ def _check_options(noun: str, asked: set[str]) -> None:
     """Refuse options that a new model of that kind of data does not take."""
     for name in sorted(asked - _NEW[noun]):
         raise ValueError(f"--{name.replace('_', '-')} has no meaning for a model of {noun}s: leave it out.")
-
-
-def _new(
-    noun: str,
-    *,
-    backbone: str | None,
-    memory: int,
-    size: int | None,
-    capacity: int | None,
-    receipts: bool,
-    keep_lessons: int,
-) -> CLDNetClassifier:
-    """Create a model of photos or texts over a pretrained net, or one of rows."""
-    from cldnet.estimator.classifier import CLDNetClassifier
-    from cldnet.nets.frozen import features_within
-
-    made: FeatureMap | str = "auto"
-    if noun == "photo":
-        made = _photo_map(backbone or "efficientnet-lite0", features_within(memory * 10**6), size)
-    elif noun == "text":
-        made = _sentence_map(backbone or "minilm", features_within(memory * 10**6))
-    return CLDNetClassifier(
-        backbone=made, capacity=capacity or "auto", random_state=0, receipts=receipts, keep_lessons=keep_lessons
-    )
-
-
-def _photo_map(backbone: str, features: int, size: int | None) -> FeatureMap:
-    from cldnet.nets import Expanded, ExpandedNet
-    from cldnet.nets.efficientnet import VERSIONS
-    from cldnet.nets.frozen import EFFICIENT
-    from cldnet.nets.transformer import read_source
-    from cldnet.text import nearest_names
-
-    if backbone in EFFICIENT:
-        version = EFFICIENT[backbone]
-        side = VERSIONS[version][2] if size is None else size
-        return ExpandedNet((3, side, side), features, seed=0, version=version, size=side)
-    if "/" not in backbone and not Path(backbone).is_dir():  # neither a folder nor a name on the hub
-        raise ValueError(f"There is no backbone {backbone!r} for photos. {nearest_names(backbone, EFFICIENT)}")
-    if size is not None:
-        raise ValueError(f"{backbone} has a size of its own: leave --size out.")
-    side = read_source(backbone)[1].size
-    return Expanded((3, side, side), features, seed=0, bodies=[backbone])
-
-
-def _sentence_map(backbone: str, features: int) -> FeatureMap:
-    from cldnet.data.sentences import TEXT_BYTES
-    from cldnet.nets import Expanded
-
-    if backbone != "minilm" and "/" not in backbone and not Path(backbone).is_dir():
-        raise ValueError(
-            f"There is no backbone {backbone!r} for sentences. Use minilm, the folder of another BERT encoder, or its name on "
-            "the hub."
-        )
-    return Expanded((TEXT_BYTES,), features, seed=0, bodies=[backbone])
 
 
 def _say_size(clf: CLDNetClassifier, exists: bool, data: LabelledData) -> None:
@@ -464,7 +391,7 @@ def _check_settings(path: Path, clf: CLDNetClassifier, noun: str, options: dict[
         return {**room, "memory": getattr(made, "out_features", None), "size": shape[-1], "backbone": nets}
 
     _check_options(noun, given)
-    new: Any = _new(noun, **options)
+    new: Any = new_classifier(noun, **options)
     if noun == "text" and "backbone" in given:
         new.backbone.load_published()  # encoders of one architecture differ by their weights
     now, asked = settings(clf, clf.model_.learner.backbone), settings(new, new.backbone)

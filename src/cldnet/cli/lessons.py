@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from cldnet.bench.formatting import counted
-from cldnet.cli.models import Wait, changing, describe_size, label_of, loaded, save_solved
+from cldnet.cli.models import Wait, changing, describe_size, loaded
 from cldnet.cli.show import json_text, new_table, say, shown
+from cldnet.estimator.teaching import label_of, save_solved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

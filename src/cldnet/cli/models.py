@@ -17,6 +17,7 @@ from rich.markup import escape
 from cldnet import without_collecting
 from cldnet.bench.formatting import counted, human_bytes
 from cldnet.cli.show import counting, new_table, say, shown
+from cldnet.estimator.teaching import save_solved
 
 if TYPE_CHECKING:
     import numpy as np
@@ -270,25 +271,6 @@ def changing(model: Path, wait: bool) -> AbstractContextManager[None]:
     from cldnet.storage import locked
 
     return locked(model, wait=wait, tell=lambda text: say(text, error=True))
-
-
-def save_solved(clf: CLDNetClassifier, path: Path) -> None:
-    """Save a model with its solution, so that predictions need not solve."""
-    if clf.solver == "exact" and len(clf.classes_):
-        clf.refresh()
-    clf.save(path)
-
-
-def label_of(clf: CLDNetClassifier, text: str) -> Any:
-    """A label given as text, in the type of the model's labels."""
-    kind = clf.model_.labels.kind
-    if kind == "bool" and text in ("True", "False"):
-        return text == "True"
-    try:
-        value = {"int": int, "float": float}[kind or ""](text)
-    except (KeyError, ValueError):
-        return text  # if that is not the type of the labels, whoever looks for the label says so
-    return value
 
 
 def loaded(model: Path) -> CLDNetClassifier:

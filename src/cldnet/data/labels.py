@@ -356,6 +356,20 @@ class Inputs:
         """Number of values in one input, before any projection."""
         return prod(self.shape) if self.projection is None else self.projection.columns
 
+    @property
+    def noun(self) -> str:
+        """What one input is called: photo, text or row."""
+        if self.text:
+            return "text"
+        if len(self.shape) == 3 and self.shape[0] == 3 and self.shape[1] == self.shape[2]:
+            return "photo"
+        if len(self.shape) == 1:
+            return "row"
+        raise ValueError(
+            f"This model takes inputs of shape {self.shape}, not photos, which are (3, side, side), texts or rows. Use it in "
+            "Python."
+        )
+
     def check_text(self, text: bool) -> None:
         """Raise for sentences where the first inputs were numbers, and the other way round."""
         if text and not self.text:

@@ -22,7 +22,7 @@ from PIL import Image, ImageOps
 from tests.data.images.hostile import long_comment, many_scans, png
 
 from cldnet.data.images import decode as module
-from cldnet.data.images.decode import BadImage, decode, is_quick
+from cldnet.data.images.decode import BadImage, Limits, decode, is_quick
 
 SIZE, RESIZE = 16, 18
 
@@ -72,6 +72,25 @@ def close(first: Any, second: Any, tolerance: int = 1) -> bool:
 def test_pixels_are_those_of_a_plain_resize_and_crop(tmp_path: Path, sides: tuple[int, int]) -> None:
     image = picture(*sides)
     assert close(pixels(saved(image, tmp_path / "x.png")), plain(image))
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "gif"])
+def test_an_images_content_is_read_as_its_file_is(tmp_path: Path, ending: str) -> None:
+    path = saved(picture(90, 70), tmp_path / f"a.{ending}")
+    content = Path(path).read_bytes()
+    assert (decode(content, SIZE, RESIZE) == pixels(path)).all()
+    assert is_quick(content)
+    assert is_quick(path)
+    assert not is_quick(content, Limits(quick=1, small=1))
+    assert not is_quick(path, Limits(quick=1, small=1))
+    assert decode(content[:40], SIZE, RESIZE) == BadImage("", reason(shortened(path)))
+    assert decode(b"", SIZE, RESIZE) == BadImage("", "an empty file")
+
+
+def shortened(path: str) -> Path:
+    short = Path(path).with_stem("short")
+    short.write_bytes(Path(path).read_bytes()[:40])
+    return short
 
 
 def test_the_usual_sides_of_a_vit_agree_too(tmp_path: Path) -> None:

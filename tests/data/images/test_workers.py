@@ -18,7 +18,7 @@ from tests.data.images.hostile import slow_jpeg
 from cldnet.data.dataset import Dataset
 from cldnet.data.images import decode as decoding
 from cldnet.data.images.cache import read_images
-from cldnet.data.images.decode import FEW, BadImage, decode_all, read_photos, usable_cpus
+from cldnet.data.images.decode import FEW, BadImage, Limits, decode_all, read_photos, usable_cpus
 
 COUNT = FEW + 20
 
@@ -83,12 +83,9 @@ def few(tmp_path: Path) -> list[str]:
     return [str(path) for path in paths]
 
 
-def test_a_photo_that_takes_too_long_is_named_and_the_rest_goes_on(
-    few: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_photo_that_takes_too_long_is_named_and_the_rest_goes_on(few: list[str]) -> None:
     Path(few[2]).write_bytes(slow_jpeg())  # in the middle, so that others wait behind it
-    monkeypatch.setattr(decoding, "MAX_SECONDS", 0)
-    read = read_photos(few, 8, 9)
+    read = read_photos(few, 8, 9, Limits(seconds=0))
     assert read.bad == (BadImage(few[2], "took longer than 0 s to decode"),)
     assert read.places.tolist() == [0, 1, 3, 4]
     assert (read.x.min(axis=(0, 2, 3)) > [40, 90, 140]).all()  # their own pixels
@@ -106,16 +103,15 @@ def test_a_worker_that_does_not_answer_is_replaced(few: list[str], monkeypatch: 
     started: list[int] = []
 
     class FirstFrozen(decoding._Worker):
-        def __init__(self, size: int, resize: int) -> None:
-            super().__init__(size, resize)
+        def __init__(self, *options: int) -> None:
+            super().__init__(*options)
             if not started:
                 os.kill(self.process.pid or 0, signal.SIGSTOP)
-            monkeypatch.setattr(decoding, "MAX_WAIT", 60 if started else 0.5)
             started.append(self.process.pid or 0)
 
     monkeypatch.setattr(decoding, "_Worker", FirstFrozen)
-    read = read_photos(few[:2], 8, 9)
-    assert read.bad == (BadImage(few[0], "took longer than 0.5 s to read", passing=True),)
+    read = read_photos(few[:2], 8, 9, Limits(wait=3.0))
+    assert read.bad == (BadImage(few[0], "took longer than 3 s to read", passing=True),)
     assert len(started) == 2
     assert multiprocessing.active_children() == []
 

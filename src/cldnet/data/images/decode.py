@@ -55,10 +55,6 @@ MAX_MEMORY = 3 << 29
 #: Up to this many images are decoded in this process if they are quick to decode: starting workers would take longer.
 FEW = 64
 
-#: Bytes of a file that is quick to decode whatever is in it (a JPEG aside), within `MAX_PIXELS`.
-_SMALL = 1 << 16
-#: Scans × pixels of a JPEG that is quick to decode: it takes a second or two.
-_QUICK_PIXELS = 200_000_000
 #: A JPEG is decoded at a lower scale as long as that leaves this many times the wanted sides.
 _DRAFT_GAP = 2
 _REASON_LENGTH = 120
@@ -72,11 +68,29 @@ _SEQUENTIAL = (0xC0, 0xC1)
 #: The start of a segment, or the end of the picture: not a stuffed byte, a restart or a fill byte.
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]", re.DOTALL)
 _BLOCK = 1 << 16
+#: An image: the path of its file, or its content.
+Source = str | bytes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much time an image may take. Those of more scans × pixels than ``quick`` are decoded in a process of their own."""
+
+    quick: int = 200_000_000
+    small: int = 1 << 16  # bytes of a file, a JPEG aside, that is quick whatever is in it
+    seconds: int = MAX_SECONDS  # of processor time
+    wait: float = MAX_WAIT  # seconds by the clock
+
+
+_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
 class BadImage:
-    """A file that could not be read, and why. ``passing`` reasons, such as a missing permission, are temporary."""
+    """An image that could not be read, and why. ``passing`` reasons, such as a missing permission, are temporary.
+
+    The path is empty if the image was given by its content.
+    """
 
     path: str
     reason: str
@@ -101,7 +115,7 @@ def cut_from(side: int) -> int:
     return round(side * 8 / 7)
 
 
-def decode(path: str, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
+def decode(source: Source, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
     """Read an image as ``(3, size, size)`` bytes: its shorter side resized to ``resize``, its centre cropped.
 
     Takes the first picture of an animation, applies the EXIF orientation, converts grey, palette and CMYK to RGB and 16
@@ -116,11 +130,33 @@ def decode(path: str, size: int, resize: int) -> NDArray[np.uint8] | BadImage:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of large images and odd metadata
-            with open(path, "rb", buffering=0, opener=_open_at_once) as raw, _Metered(raw) as file:
+            with _opened(source) as raw, _Metered(raw) as file:
                 return _decode(file, size, resize)
     except Exception as error:  # hostile files make Pillow raise nearly anything
         passing = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None)
-        return BadImage(path, _reason(error), passing)
+        return BadImage(_path(source), _reason(error), passing)
+
+
+def _path(source: Source) -> str:
+    return source if isinstance(source, str) else ""
+
+
+@contextmanager
+def _opened(source: Source) -> Iterator[io.RawIOBase]:
+    """Open an image that is not empty, and is a regular file."""
+    if isinstance(source, bytes):
+        if not source:
+            raise _Refused("an empty file")
+        with io.BytesIO(source) as raw:
+            yield raw  # type: ignore[misc]  # it reads like a raw file
+        return
+    with open(source, "rb", buffering=0, opener=_open_at_once) as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise _Refused("not a regular file")
+        if about.st_size == 0:
+            raise _Refused("an empty file")
+        yield file
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -128,24 +164,21 @@ def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def is_quick(path: str) -> bool:
+def is_quick(source: Source, limits: Limits = _LIMITS) -> bool:
     """Tell, without decoding, whether `decode` takes at most a second or two: a small file, or a JPEG of few scans × pixels.
 
     Everything else is better decoded in a process that can be killed.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                return True
+        with _opened(source) as raw, io.BufferedReader(raw) as file:
             if file.read(len(_START)) != _START:
-                return about.st_size <= _SMALL
+                return file.seek(0, io.SEEK_END) <= limits.small
             frame = read_frame(file)
             if frame is None:
                 return False
             scans = 1 if frame.one_scan else count_scans(file)
-            return scans * frame.width * frame.height <= _QUICK_PIXELS
-    except OSError:
+            return scans * frame.width * frame.height <= limits.quick
+    except (OSError, _Refused):
         return True
 
 
@@ -164,11 +197,6 @@ class _Metered(io.BufferedReader):
 
 
 def _decode(file: BinaryIO, size: int, resize: int) -> NDArray[np.uint8]:
-    about = os.fstat(file.fileno())
-    if not stat.S_ISREG(about.st_mode):
-        raise _Refused("not a regular file")
-    if about.st_size == 0:
-        raise _Refused("an empty file")
     module = pillow()
     with module.open(file, formats=FORMATS) as image:
         pixels = _pixels_to_hold(image, file, resize)
@@ -329,68 +357,70 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def read_photos(paths: Sequence[str | os.PathLike[str]], size: int, resize: int) -> Photos:
+def read_photos(
+    sources: Sequence[str | os.PathLike[str] | bytes], size: int, resize: int, limits: Limits = _LIMITS
+) -> Photos:
     """Decode photos to one size, in memory (see `decode`). Unreadable ones are reported, not raised."""
     pillow()
-    names = [os.fspath(path) for path in paths]
-    x = np.empty((len(names), 3, size, size), np.uint8)
+    named = [source if isinstance(source, bytes) else os.fspath(source) for source in sources]
+    x = np.empty((len(named), 3, size, size), np.uint8)
     bad: dict[int, BadImage] = {}
-    with closing(decode_all(names, size, resize, usable_cpus())) as decoded:
+    with closing(decode_all(named, size, resize, usable_cpus(), limits)) as decoded:
         for row, pixels in decoded:
             if isinstance(pixels, BadImage):
                 bad[row] = pixels
             else:
                 x[row] = pixels
-    places = np.array([row for row in range(len(names)) if row not in bad], dtype=np.int64)
+    places = np.array([row for row in range(len(named)) if row not in bad], dtype=np.int64)
     return Photos(x[places] if bad else x, places, tuple(bad[row] for row in sorted(bad)))
 
 
 def decode_all(
-    paths: Sequence[str], size: int, resize: int, workers: int
+    sources: Sequence[Source], size: int, resize: int, workers: int, limits: Limits = _LIMITS
 ) -> Generator[tuple[int, NDArray[np.uint8] | BadImage], None, None]:
     """Decode images, in any order; yield the position of each with its pixels.
 
-    Many images are decoded in ``workers`` processes, each within `MAX_SECONDS`, `MAX_WAIT` and `MAX_MEMORY`; an image that
-    takes more is bad. Of a few images, or with one worker, those that `is_quick` are decoded in this process. Close the
+    Many images are decoded in ``workers`` processes, each within the limits of time and `MAX_MEMORY`; an image that takes
+    more is bad. Of a few images, or with one worker, those that `is_quick` are decoded in this process. Close the
     iterator (``contextlib.closing``) if you leave it early: that ends the workers.
     """
-    jobs = list(enumerate(paths))
+    jobs = list(enumerate(sources))
     # A daemon, such as a worker of somebody's pool, may not have children: it decodes everything itself, without limits.
     may_start = not multiprocessing.current_process().daemon
     if workers > 1 and len(jobs) > FEW and may_start:
-        yield from _in_workers(jobs, size, resize, workers)
+        yield from _in_workers(jobs, size, resize, workers, limits)
         return
     slow = []
-    for row, path in jobs:
-        if is_quick(path) or not may_start:
-            yield row, decode(path, size, resize)
+    for row, source in jobs:
+        if is_quick(source, limits) or not may_start:
+            yield row, decode(source, size, resize)
         else:
-            slow.append((row, path))
-    yield from _in_workers(slow, size, resize, 1)
+            slow.append((row, source))
+    yield from _in_workers(slow, size, resize, 1, limits)
 
 
 def _in_workers(
-    jobs: Sequence[tuple[int, str]], size: int, resize: int, count: int
+    jobs: Sequence[tuple[int, Source]], size: int, resize: int, count: int, limits: Limits
 ) -> Iterator[tuple[int, NDArray[np.uint8] | BadImage]]:
     """Decode images, given with their positions, in processes, which can be killed."""
     waiting = deque(jobs)
     idle: list[_Worker] = []
-    busy: dict[_Worker, tuple[int, str]] = {}
+    busy: dict[_Worker, tuple[int, Source]] = {}
     try:
         while waiting or busy:
             while waiting and len(busy) < count:
-                worker = idle.pop() if idle else _Worker(size, resize)
+                worker = idle.pop() if idle else _Worker(size, resize, limits.seconds)
                 busy[worker] = waiting.popleft()
                 worker.give(busy[worker][1])
             before = time.monotonic()
-            ready = wait([worker.line for worker in busy], _TICK)
+            ready = wait([worker.line for worker in busy], min(_TICK, limits.wait))
             waited = min(_TICK, time.monotonic() - before)  # more if this process was suspended for a while
-            for worker, (row, path) in list(busy.items()):
+            for worker, (row, source) in list(busy.items()):
                 worker.waited += waited
                 if worker.line in ready:
-                    image = worker.reply(path)
-                elif worker.waited > MAX_WAIT:
-                    image = BadImage(path, f"took longer than {MAX_WAIT} s to read", passing=True)
+                    image = worker.reply(source)
+                elif worker.waited > limits.wait:
+                    image = BadImage(_path(source), f"took longer than {limits.wait:g} s to read", passing=True)
                     worker.end()
                 else:
                     continue
@@ -406,22 +436,23 @@ def _in_workers(
 class _Worker:
     """A process that decodes one image at a time and can be killed."""
 
-    def __init__(self, size: int, resize: int) -> None:
+    def __init__(self, size: int, resize: int, seconds: int) -> None:
         context = multiprocessing.get_context("spawn")
+        self.seconds = seconds
         self.line, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, size, resize, MAX_SECONDS, MAX_MEMORY), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, size, resize, seconds, MAX_MEMORY), daemon=True)
         self.waited = 0.0
         self.ended = False
         with theirs, _hidden_main():
             self.process.start()
 
-    def give(self, path: str) -> None:
+    def give(self, source: Source) -> None:
         """Send it an image."""
         self.waited = 0.0
         with suppress(OSError):  # if it has died, `reply` finds out why
-            self.line.send(path)
+            self.line.send(source)
 
-    def reply(self, path: str) -> NDArray[np.uint8] | BadImage:
+    def reply(self, source: Source) -> NDArray[np.uint8] | BadImage:
         """Receive its reply, or find out why it died."""
         try:
             image: NDArray[np.uint8] | BadImage = self.line.recv()
@@ -431,11 +462,11 @@ class _Worker:
         code = self.process.exitcode
         self.end()
         if resource is not None and code == -signal.SIGXCPU:
-            return BadImage(path, f"took longer than {MAX_SECONDS} s to decode")
+            return BadImage(_path(source), f"took longer than {self.seconds} s to decode")
         if code in (-signal.SIGSEGV, -signal.SIGABRT):
-            return BadImage(path, "made the decoder crash")
+            return BadImage(_path(source), "made the decoder crash")
         raise ChildProcessError(
-            f"The process that decoded {path!r} died (exit code {code}), perhaps for lack of memory. "
+            f"The process that decoded {_path(source) or 'an image'!r} died (exit code {code}), perhaps for lack of memory. "
             "Use fewer workers, or move that file away."
         )
 
@@ -472,10 +503,10 @@ def _serve(line: Connection, size: int, resize: int, seconds: int, memory: int) 
         _set_limit(resource.RLIMIT_CORE, 0)  # a photo must not end up in a core dump
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            path = line.recv()
+            source = line.recv()
             if resource is not None:
                 _set_limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + seconds)
-            line.send(decode(path, size, resize))
+            line.send(decode(source, size, resize))
 
 
 def _set_limit(kind: int, value: int) -> None:
