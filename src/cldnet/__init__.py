@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cldnet.estimator.classifier import MapTraceWarning as MapTraceWarning
     from cldnet.estimator.classifier import merge as merge
     from cldnet.estimator.statistics import Statistics as Statistics
+    from cldnet.serve.client import Client as Client
     from cldnet.storage import FileChangedError as FileChangedError
     from cldnet.storage import locked as locked
     from cldnet.storage.maps import load_map as load_map
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLDNetClassifier",
+    "Client",
     "FileChangedError",
     "MapTraceWarning",
     "Statistics",
@@ -46,6 +48,7 @@ __all__ = [
 # Read on first use: `import cldnet` stays light, scikit-learn is imported only by those who need it.
 _HOMES = {
     "CLDNetClassifier": "cldnet.estimator.classifier",
+    "Client": "cldnet.serve.client",
     "FileChangedError": "cldnet.storage",
     "MapTraceWarning": "cldnet.estimator.classifier",
     "Statistics": "cldnet.estimator.statistics",

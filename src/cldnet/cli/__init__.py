@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cldnet.cli import bench, datasets, learn, lessons, models, results, run, tune
+from cldnet.cli import bench, datasets, learn, lessons, models, results, run, serve, tune
 from cldnet.cli.show import printable
 from cldnet.version import __version__
 
@@ -36,6 +36,8 @@ app.command("rename")(lessons.rename_command)
 app.command("join")(lessons.join_command)
 app.command("extend")(lessons.extend_command)
 app.command("export")(models.export_command)
+app.command("serve")(serve.serve_command)
+app.command("studio")(serve.studio_command)
 app.command()(bench.demo)
 app.command("run")(run.run_command)
 app.command("bench")(bench.bench_command)

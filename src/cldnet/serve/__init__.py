@@ -1,0 +1,1 @@
+"""A model over HTTP: the service, its client and the studio's page."""
