@@ -196,7 +196,7 @@ def test_units_are_added_only_if_the_loss_is_not_below_the_threshold(blobs, smal
 
 
 def test_added_units_without_incoming_weights_are_dropped_and_the_others_move_up(blobs, small):
-    learner = begun(trained(blobs, small, units=3), blobs([2, 3]), Phase.EXPANDED)
+    learner = begun(trained(blobs, small, units=3, splits=3), blobs([2, 3]), Phase.EXPANDED)
     randomised(learner)
     w1, _, w2, _, _, _ = tensors(learner)
     w1[6] = 0.0
@@ -279,7 +279,7 @@ def test_a_unit_that_did_not_move_is_not_split(blobs, small):
 
 
 def test_of_too_many_units_those_that_moved_least_are_split(blobs, small):
-    learner = begun(trained(blobs, small, units=2), blobs([2, 3]), Phase.SELECTED)
+    learner = begun(trained(blobs, small, splits=2), blobs([2, 3]), Phase.SELECTED)
     w1 = tensors(learner)[0]
     for unit, distance in enumerate((0.4, 0.06, 0.01, 0.3, 0.2)):
         w1[unit, 0] += distance
@@ -292,14 +292,14 @@ def test_of_too_many_units_those_that_moved_least_are_split(blobs, small):
 @pytest.mark.parametrize(("added", "tasks"), [(True, 2), (False, 3)])
 @pytest.mark.parametrize("backbone", ["mlp", "lenet"])
 def test_old_tasks_keep_their_bits_if_every_unit_that_moved_is_split(backbone: str, added: bool, tasks: int) -> None:
-    """There is room for all of them: of ``units``, and none is added in the first place if there are three tasks."""
+    """There is room for all of them: of ``splits``, and none is added in the first place if there are three tasks."""
     net = {"widths": (5, 4)} if backbone == "mlp" else {"channels": (4, 3), "hidden": (6, 5)}
     x = torch.randn(24, 3, 8, 8, generator=generator(0))
 
     def unchanged(split_threshold: float) -> list[bool]:
         options = {
             "lr": 0.01,
-            "units": 40,
+            "splits": 40,
             "split_threshold": split_threshold,
             "loss_threshold": 0.0 if added else torch.inf,
         }

@@ -86,8 +86,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "expert_layers": [2, 3, 4],
     },
     "den": {
-        "lr": 0.001, "units": 10, "loss_threshold": 0.01, "split_threshold": 0.05, "l1": 1e-5, "group": 1e-3, "l2": 1e-4,
-        "pull": 0.5,
+        "lr": 0.001, "units": 10, "splits": 10, "loss_threshold": 0.01, "split_threshold": 0.05, "l1": 1e-5, "group": 1e-3,
+        "l2": 1e-4, "pull": 0.5,
     },
     "rcl": {
         "lr": 0.001, "trials": 5, "units": 29, "penalty": 1e-4, "weight_decay": 1e-4, "validation": 0.1, "policy_lr": 0.001,
@@ -210,7 +210,7 @@ LIMITS: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {
     ("dualprompt", "general_layers"): ([(), (5, 0)], [(2,), (0, 0), (-1,), (0.5,), (True,)]),
     ("dualprompt", "expert_layers"): ([(2,), (5, 3)], [(), (1,), (2, 2), (-1,), (2.0,)]),
     ("den", "lr"): POSITIVE,
-    ("den", "units"): ([0, 1, 10], [-1]),
+    **{("den", name): ([0, 1, 10], [-1]) for name in ("units", "splits")},
     ("den", "loss_threshold"): ([0.0, 0.5, INFINITE], [-1e-9, NAN]),
     ("den", "split_threshold"): ([0.0, 0.5, INFINITE], [-1e-9, NAN]),
     **{("den", name): NOT_NEGATIVE for name in ("l1", "group", "l2", "pull")},

@@ -108,7 +108,8 @@ def test_trials_share_the_steps_of_a_task_and_train_what_is_new(blobs, small, mo
 
 
 def test_the_trial_with_the_largest_reward_is_kept(blobs, small, monkeypatch):
-    learner, rewards, kept = trained(blobs, small, trials=4, penalty=0.001), [], []
+    learner, rewards, kept = small(METHOD, MLP((6,), (10, 10), generator=generator(0)), trials=4, penalty=0.001), [], []
+    fit_task(learner, blobs([0, 1]), epochs=2, batch_size=16)
     accuracies = iter([0.5, 0.93, 0.6, 0.94])
     monkeypatch.setattr(RCL, "_accuracy", lambda self: torch.tensor(next(accuracies)))
 
@@ -123,9 +124,10 @@ def test_the_trial_with_the_largest_reward_is_kept(blobs, small, monkeypatch):
     monkeypatch.setattr(Controller, "forward", decided)
     monkeypatch.setattr(Controller, "loss", taught)
     fit_task(learner, blobs([2, 3]), epochs=2, batch_size=16)
-    assert rewards == [([4], 0.496), ([3], 0.927), ([2], 0.598), ([29], 0.911)]
-    assert learner.net.stamps.tolist() == [[10], [13]]
-    end = [learner.net.stages[0].layer.weight, learner.net.stages[0].layer.bias, *learner.heads[1].layer.parameters()]
+    assert rewards == [([4, 4], 0.492), ([3, 3], 0.924), ([2, 2], 0.596), ([29, 29], 0.882)]
+    assert learner.net.stamps.tolist() == [[10, 10], [13, 13]]
+    layers = [stage.layer for stage in learner.net.stages]
+    end = [*(part for layer in layers for part in layer.parameters()), *learner.heads[1].layer.parameters()]
     for one, other in zip(end, kept[1], strict=True):
         assert torch.equal(one, other)
 

@@ -217,10 +217,11 @@ class Decomposed(nn.Module):
 class APD(MultiHead):
     """Shared weights behind a mask per task, plus sparse weights per task that k-means consolidates every few tasks.
 
-    The first task begins with the backbone's own weights: S is two thirds of them, masks begin at ``σ(0) = ½``, and each A_t
-    begins as S. Every task has biases of its own, as in the authors' code. The model is that of the last epoch; the authors
-    choose among the last five by validation. Small entries are cut for good after every task; the authors cut them only at test
-    and when they count, and go on training the others with the uncut ones. The reported loss is the cross-entropy.
+    The first task begins with the backbone's own weights: S is two thirds of them, masks begin at ``σ(0) = ½``, and each
+    A_t begins as S. Every task has biases of its own, as in the authors' code. The model is that of the last epoch; the
+    authors choose among the last five by validation. Clusters begin at the means of their members as they are now; the
+    authors begin at those of the last time. Small entries are cut for good after every task; the authors cut them only at
+    test and when they count, and go on training the others with the uncut ones. The reported loss is the cross-entropy.
 
     References
     ----------

@@ -47,7 +47,8 @@ class DENConfig(Config):
     """Settings of the optimiser, which is Adam, of the penalties and of the thresholds."""
 
     lr: float = 1e-3
-    units: int = 10  # that a task adds to a layer, and that it splits at most: those that moved least
+    units: int = 10  # that a task adds to a layer
+    splits: int = 10  # of a layer's units at most; those that moved least are split first
     loss_threshold: float = 0.01  # of the loss, from which on units are added
     split_threshold: float = 0.05  # of the distance by which a unit's incoming weights moved
     l1: float = 1e-5
@@ -57,7 +58,7 @@ class DENConfig(Config):
 
     limits: ClassVar = {
         "lr": POSITIVE,
-        "units": NOT_NEGATIVE,
+        **dict.fromkeys(("units", "splits"), NOT_NEGATIVE),
         **dict.fromkeys(("loss_threshold", "split_threshold"), Limit(lambda value: value >= 0, "not be negative")),
         **dict.fromkeys(("l1", "group", "l2", "pull"), FINITE_NOT_NEGATIVE),
     }
@@ -66,14 +67,15 @@ class DENConfig(Config):
 class DEN(WideningLearner):
     """One net for all tasks, whose units are retrained, added and split.
 
-    Choices where the paper and the authors' code differ or are open: The loss is the cross-entropy over the task's classes, not
-    a binary one for each class. Each phase has a new Adam, whose rate falls by 5 % after each of the phase's epochs. Both
-    lassos are proximal steps after each step of Adam, with the code's thresholds per step. In the code each phase has up to
-    4,300 steps of its own; with a few hundred for all phases hardly any unit is dropped, and ``units`` decides the growth. All
-    columns of the head count in the selection, of which the code looks at one. The loss compared with the threshold is that of
-    the last batch before, as in the code. Units may split without an expansion, as in the paper. Where a unit is split, the
-    head and new units listen to the new one, which leaves the task's outputs nearly as they were; old units listen to the old
-    one. What belongs to the old one then stays as it was before the task; the authors only pull it back.
+    Choices where the paper and the authors' code differ or are open: The loss is the cross-entropy over the task's classes,
+    not a binary one for each class. Each phase has a new Adam, whose rate falls by 5 % after each of the phase's epochs.
+    Both lassos are proximal steps after each step of Adam, with the code's thresholds per step. In the code each phase has
+    up to 4,300 steps of its own; with a few hundred for all phases hardly any unit is dropped, and ``units`` and ``splits``
+    decide the growth. The paper has no limit to splits; ours is the code's. All columns of the head count in the selection,
+    of which the code looks at one. The loss compared with the threshold is that of the last batch before, as in the code.
+    Units may split without an expansion, as in the paper. Where a unit is split, the head and new units take their input
+    from the new one, which leaves the task's outputs nearly as they were; old units take theirs from the old one. What
+    belongs to the old one then stays as it was before the task; the authors only pull it back.
 
     References
     ----------
@@ -103,7 +105,7 @@ class DEN(WideningLearner):
         old = [*self.net.corners(self.net.old)]
         self._before = [corner.value.clone() for corner in old]
         self.selected = {str(corner.stage): corner.value.new_zeros(len(corner.value)) for corner in old}
-        self.make_room(task, 2 * self.config.units if self.tasks > 0 else 0)
+        self.make_room(task, self.config.units + self.config.splits if self.tasks > 0 else 0)
         self.phase, self.since, self.loss = Phase.HEAD if self.tasks > 0 else Phase.SELECTED, 0, torch.zeros(())
         self.optimizer = self.new_optimizer()
 
@@ -208,7 +210,7 @@ class DEN(WideningLearner):
         for corner, before in zip(self.net.corners(self.net.old), self._before, strict=True):
             corner.value[split[corner.stage]] = before[split[corner.stage]]
         for corner in self.corners():
-            if corner.parameter.ndim > 1 and corner.stage > 0:  # the head and new units listen to the new ones below
+            if corner.parameter.ndim > 1 and corner.stage > 0:  # the head and new units read the new ones below
                 below, listening = split[corner.stage - 1], corner.value[first[corner.stage] :]
                 copies = torch.arange(len(below), device=below.device) + present[corner.stage - 1]
                 source, target = (self.net.columns_of(units, corner.stage) for units in (below, copies))
@@ -227,7 +229,7 @@ class DEN(WideningLearner):
     def _drifted(self, moved: Tensor) -> Tensor:
         """Numbers of the units that moved too far; if they are too many, of those that moved least."""
         far = (moved > self.config.split_threshold).nonzero()[:, 0]
-        return far[moved[far].argsort(stable=True)[: self.config.units]]
+        return far[moved[far].argsort(stable=True)[: self.config.splits]]
 
     def finish(self, task: TaskData) -> None:
         if self.tasks > 0:

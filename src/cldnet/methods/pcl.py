@@ -66,7 +66,8 @@ class PCL(Learner):
 
     The authors learn class by class. Here the heads of a task's classes learn side by side, each from its own samples in a
     batch; ``W̄`` is the mean of the heads as they were before the task. A head whose class is not in a batch does not move. The
-    classifier per task that the authors' code can train afterwards, on all of a task's classes together, is left out.
+    second stage of the authors' code is left out: a classifier per task, trained afterwards on all of a task's classes
+    together, which restricts the prediction to the task of its best class.
 
     References
     ----------
