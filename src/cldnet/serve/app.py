@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from functools import partial
 from html import escape
 from typing import Any, TypeVar
 
@@ -19,8 +21,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from sklearn.exceptions import NotFittedError
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cldnet.estimator.classifier import CLDNetClassifier
 from cldnet.serve.guard import Guard, Limits, Refused
 from cldnet.serve.schemas import (
     MOST_LETTERS,
@@ -59,6 +64,8 @@ What is wrong is answered as <code>{error}</code>.</p>
 <table><thead><tr><th scope="col">Route</th><th scope="col">What it does</th><th scope="col">JSON fields</th></tr></thead>
 <tbody>{rows}</tbody></table></html>
 """
+#: Samples that an audit compares, drawn at random: each photo takes seconds, with all its turns and patches.
+_AUDITED = 8
 _log = logging.getLogger("cldnet.serve")
 _Result = TypeVar("_Result")
 
@@ -66,7 +73,7 @@ _Result = TypeVar("_Result")
 class Metrics:
     """What the service counts, for Prometheus."""
 
-    def __init__(self) -> None:
+    def __init__(self, service: ModelService) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "cldnet_requests", "Requests by route and status.", ("route", "status"), registry=self.registry
@@ -75,7 +82,16 @@ class Metrics:
         self.predictions = Counter("cldnet_predictions", "Samples predicted.", registry=self.registry)
         self.lessons = Counter("cldnet_lessons", "Lessons learned.", registry=self.registry)
         self.classes = Gauge("cldnet_classes", "Classes that the model knows.", registry=self.registry)
+        self.classes.set_function(lambda: _size(service.classifier)["classes"])
         self.bytes = Gauge("cldnet_model_bytes", "Bytes that the model keeps.", registry=self.registry)
+        self.bytes.set_function(lambda: _size(service.classifier)["bytes"])
+
+
+def _size(clf: CLDNetClassifier | None) -> dict[str, int]:
+    """The number of classes of a model, its bytes, and beside them those of the lessons that can be undone."""
+    kinds = {} if clf is None else dict(clf.footprint().bytes)
+    undo = kinds.pop("kept lessons", 0)
+    return {"classes": 0 if clf is None else len(clf.model_.labels), "bytes": sum(kinds.values()), "undo_bytes": undo}
 
 
 def make_app(
@@ -114,32 +130,52 @@ def make_app(
         docs_url=None,
         redoc_url=None,
         lifespan=closing,
+        redirect_slashes=False,
         responses={"4XX": {"model": Problem, "description": "What was wrong, and what to do."}},
     )
-    app.state.service, app.state.metrics, app.state.open_paths = service, Metrics(), {"/health"}
+    app.state.service, app.state.metrics, app.state.open_paths = service, Metrics(service), {"/health"}
     app.state.kinds, app.state.limits = kinds or {}, bounds
-    app.middleware("http")(_observed)
     _answer_errors(app)
     _add_questions(app, service)
     _add_changes(app, service)
     _add_descriptions(app, service)
     app.add_middleware(Guard, limits=bounds, token=token, open_paths=app.state.open_paths, hosts=hosts)
+    app.add_middleware(Observed, metrics=app.state.metrics)
     return app
 
 
-async def _observed(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Count and log a request."""
-    begun = time.perf_counter()
-    response = await call_next(request)
-    seconds = time.perf_counter() - begun
-    route = getattr(request.scope.get("route"), "path", "other")
-    metrics: Metrics = request.app.state.metrics
-    metrics.requests.labels(route, response.status_code).inc()
-    metrics.seconds.labels(route).observe(seconds)
-    about = {"method": request.method, "route": route, "status": response.status_code, "seconds": round(seconds, 4)}
-    _log.info("%s %s %d in %.3f s", *about.values(), extra={"request": about})
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    return response
+class Observed:
+    """Count and log every request, also those that are refused."""
+
+    # Not Starlette's BaseHTTPMiddleware: a `Refused` that comes up while a body is read would leave it in an exception group.
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun, status = time.perf_counter(), 500
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sending)
+        finally:
+            self._note(scope, status, time.perf_counter() - begun)
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        self.metrics.requests.labels(route, status).inc()
+        self.metrics.seconds.labels(route).observe(seconds)
+        about = {"method": scope["method"], "route": route, "status": status, "seconds": round(seconds, 4)}
+        _log.info("%s %s %d in %.3f s", *about.values(), extra={"request": about})
 
 
 def _answer_errors(app: FastAPI) -> None:
@@ -220,10 +256,10 @@ def _add_questions(app: FastAPI, service: ModelService) -> None:
         _, upload = await read_request(request, Samples, service.noun)
         read = await _read(service, upload)
         X = _stacked(read.inputs, upload.noun) if len(read.inputs) else None
-        found = await _result(service.run(lambda clf: clf.audit(X, rows=None)))
+        found = await to_thread.run_sync(partial(copy.copy(service.usable()).audit, X, rows=_AUDITED))
         promises = [Promise(name=each.name, holds=each.holds, reason=each.reason) for each in found.promises]
         kept = found.footprint.bytes.get("exemplars", 0)
-        return AuditAnswer(holds=found.holds, samples_kept=kept, compared=len(read.inputs), promises=promises)
+        return AuditAnswer(holds=found.holds, samples_kept=kept, compared=found.compared, promises=promises)
 
 
 def _stacked(inputs: Any, noun: str) -> Any:
@@ -256,14 +292,7 @@ def _add_changes(app: FastAPI, service: ModelService) -> None:
     """Add the routes that change the model. Each answers when the change is safe on disk."""
 
     def changed(change: Change) -> dict[str, Any]:
-        model = change.classifier.model_
-        app.state.metrics.classes.set(len(model.labels))
-        app.state.metrics.bytes.set(change.classifier.footprint().total)
-        return {
-            "bytes": change.classifier.footprint().total,
-            "classes": len(model.labels),
-            "notes": list(change.notes),
-        }
+        return {**_size(change.classifier), "notes": list(change.notes)}
 
     @app.post("/learn", openapi_extra=_body(Lesson, files=True))
     async def learn(request: Request) -> Learned:
@@ -277,7 +306,7 @@ def _add_changes(app: FastAPI, service: ModelService) -> None:
             raise Refused(422, "There are no inputs: send at least one sample.")
         y = [labels[place] for place in read.places]
         if asked.name is not None:
-            check_labels([asked.name])
+            check_labels([asked.name], "name")
         done = await _result(
             service.learn(
                 _stacked(read.inputs, upload.noun),
@@ -350,9 +379,8 @@ def _add_descriptions(app: FastAPI, service: ModelService) -> None:
             version=__version__,
             model=service.path.name,
             noun=service.noun,
-            classes=0 if labels is None else len(labels),
+            **_size(clf),
             room=room,
-            bytes=0 if clf is None else clf.footprint().total,
             solver=None if clf is None else clf.solver,
             rejects=clf is not None and clf.model_.learner.keeps_sums,
             keeps_lessons=0 if clf is None else clf.keep_lessons,

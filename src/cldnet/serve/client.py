@@ -91,10 +91,10 @@ class Client:
         allow_duplicates : bool
             Learn samples that were learned before; each then counts twice.
         """
-        one = isinstance(y, str | int | float)
-        labels = {"label": y} if one else {"labels": np.asarray(y).tolist()}
+        labels = np.asarray(y).tolist()
+        given = {"labels" if isinstance(labels, list) else "label": labels}
         about = {"name": name or f"client {secrets.token_hex(6)}", "once": True, "allow_duplicates": allow_duplicates}
-        answer: dict[str, Any] = self._send("/learn", {**_encoded(X), **labels, **about})
+        answer: dict[str, Any] = self._send("/learn", {**_encoded(X), **given, **about})
         return answer
 
     def forget_class(self, label: Any) -> dict[str, Any]:
@@ -154,6 +154,8 @@ class Client:
         request = urllib.request.Request(self.url + path, content, headers)
         try:
             with urllib.request.urlopen(request, timeout=self.timeout) as answer:
+                if "Content-Length" not in answer.headers:  # the rest of them has not come
+                    raise http.client.IncompleteRead(b"")
                 found: bytes = answer.read()
                 return found
         except urllib.error.HTTPError as error:

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
@@ -67,14 +68,16 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        request = HTTPConnection(scope)
+        body = _Body(self, receive, {"content-length", "transfer-encoding"}.isdisjoint(request.headers))
+        sending = body.read_before_end(send)
         try:
-            self._check(HTTPConnection(scope))
+            self._check(request)
         except Refused as refused:
-            await JSONResponse({"error": refused.detail}, refused.status_code, refused.headers)(scope, receive, send)
+            await JSONResponse({"error": refused.detail}, refused.status_code, refused.headers)(scope, receive, sending)
             return
-        body = _Body(self, receive)
         try:
-            await self.app(scope, body.receive, send)
+            await self.app(scope, body.receive, sending)
         finally:
             self._held -= body.count
 
@@ -87,7 +90,7 @@ class Guard:
         origin = request.headers.get("origin")
         if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
             raise Refused(403, "Pages of other sites may not use this service.")
-        if not self._is_open(request.url.path) and not self._bears_token(request.headers.get("authorization", "")):
+        if not self._is_open(request.scope["path"]) and not self._bears_token(request.headers.get("authorization", "")):
             challenge = {"WWW-Authenticate": "Bearer"}
             raise Refused(401, "The token is missing or wrong: send the header Authorization: Bearer TOKEN.", challenge)
         length = request.headers.get("content-length", "0")
@@ -121,18 +124,22 @@ class Guard:
 class _Body:
     """The body of one request, which has to come at a reasonable pace."""
 
-    def __init__(self, guard: Guard, receive: Receive) -> None:
+    def __init__(self, guard: Guard, receive: Receive, empty: bool) -> None:
         self.guard, self._receive = guard, receive
-        self.count, self._complete, self._begun = 0, False, 0.0
+        self.count, self._complete, self._begun = 0, empty, 0.0
 
     async def receive(self) -> Message:
         """Receive a part of it; once it is complete, wait for the client to leave."""
         if self._complete:
             return await self._receive()
         limits, self._begun = self.guard.limits, self._begun or time.monotonic()
+        # When the pace will be too slow if nothing comes until then.
+        due = self._begun + max(limits.patience, self.count / limits.rate) - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), limits.patience)
+            message = await asyncio.wait_for(self._receive(), min(limits.patience, due))
         except TimeoutError:
+            if due < limits.patience and self.count:
+                raise self._too_slow() from None
             raise Refused(408, f"Nothing came for {limits.patience:g} s: send the whole request at once.") from None
         if message["type"] == "http.request":
             size = len(message.get("body", b""))
@@ -142,10 +149,31 @@ class _Body:
             self._complete = not message.get("more_body", False)
             seconds = time.monotonic() - self._begun
             if not self._complete and seconds > limits.patience and self.count < limits.rate * seconds:
-                raise Refused(
-                    408, f"The request came with less than {limits.rate >> 10} kB per second: send it faster."
-                )
+                raise self._too_slow()
         return message
+
+    def _too_slow(self) -> Refused:
+        rate = self.guard.limits.rate >> 10
+        return Refused(408, f"The request came with less than {rate} kB per second: send it faster.")
+
+    def read_before_end(self, send: Send) -> Send:
+        """Send an answer, and read what is left of the request before its end: a client that still sends would not see it."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.body" and not (message.get("more_body") or self._complete):
+                await send({**message, "more_body": True})
+                await self._read_rest()
+                message = {"type": "http.response.body"}
+            await send(message)
+
+        return sending
+
+    async def _read_rest(self) -> None:
+        """Read the rest and drop it, for a moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.guard.limits.patience):
+                while not self._complete:
+                    self._complete = not (await self._receive()).get("more_body", False)
 
 
 def _host_name(host: str) -> str:

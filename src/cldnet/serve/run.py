@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from cldnet.serve.app import make_app
 from cldnet.serve.guard import LOOPBACK
+from cldnet.serve.protocol import Protocol
 from cldnet.serve.service import ModelService
 from cldnet.serve.studio import add_studio, missing_kinds, studio_classifier
 
@@ -70,6 +71,7 @@ def run_service(
         shown = f"[{host}]" if ":" in host else host
         config = uvicorn.Config(
             app,
+            http=Protocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -95,6 +97,7 @@ def _listening(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(_MOST_CONNECTIONS)  # from here on, who comes waits until the service is ready
     except OSError as error:
         listener.close()
         advice = f"{error.strerror}: choose another port with --port, or stop what uses it"

@@ -166,6 +166,7 @@ class Changed(BaseModel):
     """The model after a change that is on disk."""
 
     bytes: int
+    undo_bytes: int = Field(description="Bytes of the sums of lessons that can be undone, beside those of the model.")
     classes: int
     notes: list[str] = []
 
@@ -211,6 +212,7 @@ class Status(BaseModel):
     classes: int
     room: int | None
     bytes: int
+    undo_bytes: int
     solver: str | None
     rejects: bool
     keeps_lessons: int

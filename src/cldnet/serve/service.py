@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ TOGETHER = 32
 #: Changes that may wait for the one that is being made.
 _WAITING = 64
 _log = logging.getLogger("cldnet.serve")
-_Result = TypeVar("_Result")
 
 
 class Busy(RuntimeError):
@@ -239,10 +238,6 @@ class ModelService:
         if self.new is None or noun is None:
             raise NotFittedError("The model knows no class yet: teach it some first.")
         return self.new(noun)
-
-    def run(self, work: Callable[[CLDNetClassifier], _Result]) -> Future[_Result]:
-        """Run something slow that reads the model between two changes, such as an audit."""
-        return self._writer.submit(lambda: work(copy.copy(self.usable())))
 
 
 def _lessons_of(clf: CLDNetClassifier) -> Iterable[LessonRecord]:

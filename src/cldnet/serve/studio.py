@@ -60,8 +60,7 @@ def missing_kinds() -> dict[str, str | None]:
 
 def add_studio(app: FastAPI) -> None:
     """Add the page and what it plays with to a service."""
-    app.state.open_paths |= {"/", "/studio/files/"}
-    app.mount("/studio/files", StaticFiles(directory=PAGE), name="files")
+    app.state.open_paths |= {"/", *(f"/studio/{path.name}" for path in PAGE.iterdir())}
     app.add_middleware(BaseHTTPMiddleware, dispatch=_protected)
 
     @app.get("/", include_in_schema=False)
@@ -75,6 +74,8 @@ def add_studio(app: FastAPI) -> None:
     @app.post("/studio/compare", include_in_schema=False)
     def compare() -> StreamingResponse:
         return StreamingResponse((json.dumps(line) + "\n" for line in comparison()), media_type="application/x-ndjson")
+
+    app.mount("/studio", StaticFiles(directory=PAGE), name="files")
 
 
 async def _protected(request: Request, call_next: Callable[[Request], Any]) -> Response:

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -26,10 +27,14 @@ from cldnet.text import shown
 
 #: Bytes of a JSON body, and of what a zip archive unpacks to.
 MOST_JSON, MOST_UNPACKED = 16 << 20, 256 << 20
+#: How its files may be compressed: of other methods, Python unpacks all that is there, whatever size is stated.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: Entries of an archive that are read at all; besides its files, it may have folders and hidden files.
+_MOST_ENTRIES = 4 * MOST_SAMPLES
 #: Bytes of a text file in an archive: more than any encoder reads.
 _MOST_TEXT = 1 << 16
 #: Photos in a request must not keep the service busy: these have a second, or they are refused.
-_PHOTO_LIMITS = Limits(quick=64_000_000, small=1 << 12, seconds=1, wait=1.5)
+_PHOTO_LIMITS = Limits(quick=64_000_000, small=1 << 12, seconds=1, wait=1.25)
 _Schema = TypeVar("_Schema", bound=Samples)
 
 
@@ -103,9 +108,11 @@ def _validate(schema: type[_Schema], body: bytes | dict[str, Any]) -> _Schema:
 
 def _sentence(error: ValidationError) -> str:
     """The first thing that is wrong, in words."""
-    # Of alternatives, such as sentences or rows, the last entry of a location names one: the first two say where it is.
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"][:1])
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    where = shown(errors[0]["loc"][0])[:80] if errors[0]["loc"] else ""
+    # An alternative of the right type comes first: of a long label, that it is long, not that it is no number.
+    same = [each for each in errors if each["loc"][:1] == errors[0]["loc"][:1]]
+    first = next((each for each in same if not each["type"].endswith("_type")), errors[0])
     return f"{where or 'The body'} is not valid: {shown(first['msg'])[:200]}."
 
 
@@ -120,14 +127,14 @@ def _from_base64(inputs: Sequence[Any]) -> list[bytes]:
 
 
 async def _read_form(request: Request, schema: type[_Schema], noun: str | None) -> tuple[_Schema, Upload]:
-    async with request.form(max_files=MOST_SAMPLES, max_fields=32, max_part_size=1 << 16) as form:
+    async with request.form(max_files=MOST_SAMPLES, max_fields=32, max_part_size=1 << 19) as form:
         files = [each for each in form.getlist("files") if isinstance(each, UploadFile)]
-        fields = {name: _typed(value) for name, value in form.items() if isinstance(value, str)}
+        fields: dict[str, Any] = {name: value for name, value in form.items() if isinstance(value, str)}
         contents = [await each.read() for each in files]
         names = [each.filename or "" for each in files]
-    if "label" in fields:
-        fields["label"] = str(form["label"])  # a label is text here, whatever it looks like
-    asked = _validate(schema, {**fields, "inputs": []})
+    if "labels" in fields:
+        fields["labels"] = _list(fields["labels"])
+    asked = _validate(schema, {**fields, "inputs": [""] * len(files)})
     if not files:
         raise Refused(422, "There are no files: put the samples into fields named files.")
     if len(files) == 1 and contents[0].startswith(b"PK"):
@@ -142,17 +149,17 @@ async def _read_form(request: Request, schema: type[_Schema], noun: str | None) 
     raise Refused(422, "The model takes rows of numbers, which are sent as JSON, not as files.")
 
 
-def _typed(value: str) -> Any:
-    """A field of a form as JSON would have it: numbers and booleans have their types."""
+def _list(text: str) -> Any:
     try:
-        typed = json.loads(value)
-    except ValueError:
-        return value
-    return typed if isinstance(typed, bool | int | float) else value
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refused(422, 'labels is not valid: in a form it is a list in JSON, such as ["cat", "dog"].') from None
 
 
 def _read_archive(content: bytes, noun: str | None) -> Upload:
     """Read the files of an archive, with the folder of each as its label. Nothing is written to disk."""
+    if content.count(b"PK\1\2") > _MOST_ENTRIES:
+        raise Refused(413, f"An archive may have {MOST_SAMPLES:,} files at most: send several.")
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive:
             members = [*_members(archive)]
@@ -163,10 +170,11 @@ def _read_archive(content: bytes, noun: str | None) -> Upload:
             given = noun or ("text" if all(member.name.lower().endswith(".txt") for member in members) else "photo")
             if given == "row":
                 raise Refused(422, "The model takes rows of numbers, which are sent as JSON, not as files.")
-            contents = [archive.read(member.info) for member in members]
+            contents = [_unpacked(archive, member.info) for member in members]
     except (
         zipfile.BadZipFile,
         zipfile.LargeZipFile,
+        zlib.error,
         NotImplementedError,
         RuntimeError,
         EOFError,
@@ -179,6 +187,12 @@ def _read_archive(content: bytes, noun: str | None) -> Upload:
     if given == "text":
         return Upload([_text(*pair) for pair in zip(names, contents, strict=True)], given, names, labels)
     return Upload(contents, given, names, labels)
+
+
+def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """Unpack a file up to the size that the archive states for it, which is not all if that is wrong."""
+    with archive.open(info) as file:
+        return file.read(info.file_size)
 
 
 @dataclass(frozen=True)
@@ -205,6 +219,8 @@ def _members(archive: zipfile.ZipFile) -> Iterator[_Member]:
             raise Refused(413, f"An archive may have {MOST_SAMPLES:,} files at most: send several.")
         if total > MOST_UNPACKED:
             raise Refused(413, f"An archive may unpack to {MOST_UNPACKED >> 20} MB at most: send several.")
+        if info.compress_type not in _METHODS:
+            raise Refused(422, "The archive is compressed with an unusual method. Make it again, with deflate.")
         if len(parts[-2]) > MOST_LETTERS:
             raise Refused(422, f"A folder's name, which is the label, may have {MOST_LETTERS} characters at most.")
         yield _Member(info, info.filename, parts[-2])
@@ -220,18 +236,18 @@ def _text(name: str, content: bytes) -> str:
     return text
 
 
-def check_labels(labels: Sequence[Any]) -> None:
-    """Refuse labels that no page and no terminal could show."""
+def check_labels(labels: Sequence[Any], what: str = "label") -> None:
+    """Refuse labels, or names, that no page and no terminal could show."""
     for label in dict.fromkeys(labels):
         if isinstance(label, str) and not (label.isprintable() and label.strip()):
             raise Refused(
-                422, f"The label {shown(label)[:80]!r} has control characters, or is empty. Choose a plain text."
+                422, f"The {what} {shown(label)[:80]!r} has control characters, or is empty. Choose a plain text."
             )
 
 
 def labels_of(asked: Labelled, upload: Upload, clf: CLDNetClassifier | None) -> list[Any]:
     """The label of every sample, in the type of the model's labels where it came as text."""
-    if upload.labels is not None and asked.label is not None:
+    if upload.labels is not None and (asked.label is not None or asked.labels is not None):
         raise Refused(422, "An archive has its labels in the names of its folders: leave label out.")
     labels = upload.labels if upload.labels is not None else asked.every_label(len(upload.inputs))
     if labels is None:
@@ -277,6 +293,6 @@ def _rows(upload: Upload) -> Read:
         rows = np.array(upload.inputs, dtype=np.float64)
     except (OverflowError, ValueError):
         raise Refused(422, "A row has a number that is too large.") from None
-    if not np.isfinite(rows).all():
-        raise Refused(422, "A row has a number that is not finite.")
+    if not (np.abs(rows) <= np.finfo(np.float32).max).all():  # models compute with these
+        raise Refused(422, "A row has a number that is not finite, or too large.")
     return Read([*rows], range(len(rows)))
