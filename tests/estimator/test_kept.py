@@ -168,6 +168,30 @@ def test_renaming_joining_extending_and_merging_keep_the_sums() -> None:
     assert_same_sums(clf, make(capacity=20).merge([other]))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda clf: clf.rename_class("b" * 3000, "c" * 3900),
+        lambda clf: clf.join_classes(["b" * 3000], into="c" * 3900),
+        lambda clf: clf.merge([copy.deepcopy(clf)], allow_duplicates=True),
+    ],
+)
+def test_the_sums_of_a_lesson_that_no_longer_fits_into_the_history_are_dropped(
+    change: Callable[[CLDNetClassifier], Any], tmp_path: Path
+) -> None:
+    clf = make(keep_lessons=10)
+    for seed in range(10):
+        clf.partial_fit(rows(0, seed=seed)[0], ["b" * 3000] * 10)
+    assert len(clf.model_.kept) == 10
+    change(clf)
+    numbers = [one.number for one in clf.lessons_]
+    assert 1 not in numbers
+    assert [one.number for one in clf.model_.kept] == [number for number in numbers if number <= 10]
+    clf.save(tmp_path / "model")
+    loaded = CLDNetClassifier.load(tmp_path / "model")
+    assert [one.kept for one in loaded.lessons_] == [number <= 10 for number in numbers]
+
+
 def test_a_lesson_given_twice_is_known_as_long_as_one_of_them_is_there() -> None:
     for first in (1, 2):
         clf = make(keep_lessons=3).partial_fit(*rows(0, 1)).partial_fit(*rows(0, 1))

@@ -554,9 +554,8 @@ class Model:
             self,
             merged_map_labels=self.merged_map_labels | traced,
             receipts=None if self.receipts is None else self.receipts.joined(labels, None),
-            history=self.history.relabelled({}, gone=labels),
             kept=tuple(one.relabelled({}, gone=labels) for one in self.kept),
-        )
+        )._with_history(self.history.relabelled({}, gone=labels))
         return work if self.learner.setting.capacity == before else work.with_size(asked=True)
 
     def _check_weights(self, samples: Samples, numbers: NDArray[np.int64]) -> None:
@@ -634,9 +633,13 @@ class Model:
         return replace(
             self,
             receipts=None if self.receipts is None else self.receipts.joined(labels, into),
-            history=self.history.relabelled(moved),
             kept=tuple(one.relabelled(moved) for one in self.kept),
-        )
+        )._with_history(self.history.relabelled(moved))
+
+    def _with_history(self, history: History) -> Model:
+        """Set the history. The sums of a lesson that it has no room for any more are dropped: nothing could name them."""
+        numbers = {record.number for record in history.records}
+        return replace(self, history=history, kept=tuple(one for one in self.kept if one.number in numbers))
 
     def join_classes(self, labels: Sequence[Any], into: Any) -> Model:
         """Move the samples of some classes to another one; if the map was fitted on some, it was on that one's."""
@@ -673,14 +676,15 @@ class Model:
         grows = self._make_room()
         self.exact.merge_sums({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, classes)
         self.labels.take_over(other.labels)
-        return replace(
+        history = self.history.merged(other.history, {label: n for label, n in other.labels.counts.items() if n})
+        work = replace(
             self,
             inputs=merged_inputs(self.inputs, other.inputs),
             merged_map_labels=self.merged_map_labels | other.fitted_on,
             receipts=None if self.receipts is None else self.receipts.merged(other.receipts),
             lessons=self.lessons.merged(other.lessons),
-            history=self.history.merged(other.history, {label: n for label, n in other.labels.counts.items() if n}),
-        ).with_size(asked=grows)
+        )
+        return work._with_history(history).with_size(asked=grows)
 
     # The methods below change nothing.
 
