@@ -423,7 +423,8 @@ def _ask_about_duplicates(clf: CLDNetClassifier, data: LabelledData) -> None:
     last = clf.lessons_[-1]
     if not last.repeated:
         return
-    before = next((each for each in reversed(clf.lessons_[:-1]) if each.digest == last.digest), None)
+    earlier = [each for each in clf.lessons_[:-1] if each.digest == last.digest and each.action == "learned"]
+    before = earlier[-1] if earlier else None
     when = "" if before is None else f", in lesson {before.number} ({shown(before.name)}, {before.date})"
     said = f"The model has learned the {data.noun}s of {shown(data.path)} before{when}."
     if _asks() and typer.confirm(f"{said} Learn them again, so that each counts twice?", err=True):

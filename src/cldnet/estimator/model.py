@@ -533,7 +533,7 @@ class Model:
         known = sum(count or 0 for count in self.labels.counts.values()) if receipts is None else 0
         self.exact.forget(self._task(samples, numbers), self.labels.to_json()["labels"], known)
         self.labels.count_samples(samples.y, samples.weight, sign=-1)
-        lessons = lesson.forgotten(self.lessons)
+        lessons = lesson.forgotten(self.lessons, self.history)
         history = lesson.noted(self.history, "forgot", samples.counts())
         work = replace(self, receipts=receipts, lessons=lessons, history=history, kept=())
         return work._without_empty(dict(zip(samples.y.tolist(), numbers.tolist(), strict=True)))
@@ -589,11 +589,7 @@ class Model:
         self.labels.add_counts({label: -count for label, count in zip(taken.labels, taken.counts, strict=True)})
         record = next(one for one in self.history.records if one.number == taken.number)
         history, lessons = self.history.undone(taken.number), self.lessons
-        if (
-            record.digest is not None
-            and not record.repeated
-            and all(one.digest != record.digest for one in history.records)
-        ):
+        if record.digest is not None and not record.repeated and history.copies(record.digest) < 1:
             lessons = lessons.removed(bytes.fromhex(record.digest))
         kept = tuple(one for one in self.kept if one is not taken)
         work = replace(self, history=history, lessons=lessons, kept=kept)
