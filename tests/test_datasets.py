@@ -96,6 +96,18 @@ def test_a_long_text_is_cut_between_letters_and_a_byte_order_mark_is_dropped(tmp
     assert len(long) == (1 << 16) // 3
 
 
+def test_line_ends_at_the_end_of_a_text_file_do_not_count(tmp_path: Path) -> None:
+    write_texts(tmp_path, {"a": ["hello\n", " two\nlines\r\n\n"]})
+    assert datasets.folder(tmp_path).X == ["hello", " two\nlines"]
+
+
+def test_data_are_shown_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\nhello,greet\nhi,greet\n")
+    assert repr(datasets.table(tmp_path / "a.csv")) == f"Sentences(path='{tmp_path}/a.csv', texts=2, classes=1)"
+    photos = datasets.folder(write_photos(tmp_path / "photos"))
+    assert repr(photos) == f"Photos(path='{tmp_path}/photos', photos=6, classes=2)"
+
+
 def test_a_table_of_sentences_has_a_column_of_them(tmp_path: Path) -> None:
     path = tmp_path / "intents.csv"
     path.write_text('id,text,label,split\n1,"hello, there",greet,train\n2,I lost my card,pay,test\n', "utf-8")
