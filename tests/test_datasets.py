@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from cldnet import CLDNetClassifier, datasets
+from cldnet.data.images import folders
 
 TEXTS = {"greet": ["hello there", "good morning"], "pay": ["I lost my card"]}
 
@@ -52,11 +53,27 @@ def test_a_folder_of_text_files_is_sentences_and_labels(tmp_path: Path) -> None:
     assert [batch.names for batch in data.batches(2)] == [["greet/0.txt", "greet/1.txt"], ["pay/0.txt"]]
 
 
-def test_a_folder_with_an_image_is_one_of_photos(tmp_path: Path) -> None:
+def test_a_folder_of_more_images_than_texts_is_one_of_photos(tmp_path: Path) -> None:
     write_texts(write_photos(tmp_path / "both"))
     data = datasets.folder(tmp_path / "both", size=16)
     assert (data.noun, {*data.labels}) == ("photo", {"cat", "dog"})
     assert any("3 other files were skipped" in note for note in data.notes)
+
+
+def test_a_stray_image_does_not_make_texts_photos(tmp_path: Path) -> None:
+    write_photos(write_texts(tmp_path / "texts"), ("logo",), count=1)
+    data = datasets.folder(tmp_path / "texts")
+    assert (data.noun, len(data)) == ("text", 3)
+    assert any("'logo' holds no text" in note for note in data.notes)
+
+
+def test_a_large_folder_is_not_listed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_photos(tmp_path / "photos", count=30)
+    looked, look = [], folders._look
+    monkeypatch.setattr(folders, "_look", lambda *given, **more: looked.append(given) or look(*given, **more))
+    monkeypatch.setattr(folders, "_LOOKED_AT", 10)
+    assert len(datasets.folder(tmp_path / "photos")) == 60
+    assert len(looked) == 70
 
 
 def test_the_test_part_is_apart(tmp_path: Path) -> None:
