@@ -82,6 +82,27 @@ def test_what_is_asked_may_be_in_files_or_come_line_by_line(model: str) -> None:
     assert "empty sentence" in str(run("predict", model, " ").exception)
 
 
+def test_a_folder_means_its_text_files_and_a_sentence_may_end_like_a_file(model: str) -> None:
+    texts = [each["text"] for each in answers(model, "more")]
+    assert texts == MUSIC
+    asked = ["please open report.csv", "look at my notes.txt", "~nobody says hello", "hello" * 1000]
+    assert [each["text"] for each in answers(model, *asked)] == asked
+    Path("my notes.txt").write_text("card stolen")
+    assert [each["text"] for each in answers(model, "my notes.txt")] == ["card stolen"]
+
+
+def test_text_files_that_cannot_be_read_have_a_line_of_their_own(model: str) -> None:
+    Path("more/music/empty.txt").write_text("")
+    Path("more/music/latin.txt").write_bytes("grüß Gott".encode("latin-1"))
+    answer = run("predict", model, "more", "hello", "--json")
+    assert answer.exit_code == 1
+    found = json.loads(answer.stdout)
+    assert [each.get("error") for each in found] == [None] * 5 + ["empty", "not text in UTF-8", None]
+    assert [each["text"] for each in found] == [*MUSIC, "more/music/empty.txt", "more/music/latin.txt", "hello"]
+    only = run("predict", model, "more/music/empty.txt")
+    assert (only.exit_code, only.output) == (1, "more/music/empty.txt: cannot be read (empty)\n")
+
+
 def test_sentences_are_evaluated_forgotten_and_a_lesson_is_undone(model: str) -> None:
     found = json.loads(run("eval", model, "intents.csv", "--json").stdout)
     assert found["texts"]["known"] == 10

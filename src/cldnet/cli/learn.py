@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import os
+import re
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -183,8 +185,8 @@ def predict_command(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Photos or folders of photos; sentences, .txt files or tables of sentences, or - for lines of the standard "
-            "input; or tables of numbers: what the model has learned.",
+            help="Photos or folders of photos; sentences, .txt files or folders of them, tables of sentences, or - for lines "
+            "of the standard input; or tables of numbers: what the model has learned.",
             metavar="INPUT...",
         ),
     ],
@@ -202,7 +204,7 @@ def predict_command(
     text: _Text = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with one entry per sample.")] = False,
 ) -> None:
-    """Predict the class of photos, sentences or rows, with probabilities. Exits with 1 if a photo cannot be read."""
+    """Predict the class of photos, sentences or rows, with probabilities. Exits with 1 if a photo or text cannot be read."""
     if threshold is not None and not 0 < threshold < 1:
         raise ValueError(f"--threshold {threshold:g} should be a share of known samples, between 0 and 1.")
     share = (threshold or _REJECTED) if reject or threshold is not None else None
@@ -487,12 +489,13 @@ def _forget(clf: CLDNetClassifier, data: LabelledData, allow_duplicates: bool) -
 
 @dataclass(frozen=True)
 class _Asked:
-    """Samples to predict: how many, what one is called, and a function that predicts some of them."""
+    """Samples to predict: what one is called, their names, and why some cannot be read, by their place, if that is known."""
 
     noun: str
     predictor: Predictor
     names: Sequence[Any]
     rows: Any = None
+    faults: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -501,7 +504,8 @@ class _Asked:
         """Inputs of a batch, and why some of its samples cannot be read, by their place in it."""
         part = self.names[first : first + BATCH]
         if self.noun == "text":
-            return part, {}
+            bad = {place: self.faults[first + place] for place in range(len(part)) if first + place in self.faults}
+            return [each for place, each in enumerate(part) if place not in bad], bad
         if self.noun == "row":
             return self.rows[first : first + BATCH], {}
         from cldnet.data.images.decode import cut_from, read_photos
@@ -521,7 +525,9 @@ def _asked(model: Path, predictor: Predictor, noun: str, inputs: Sequence[str], 
 
         return _Asked(noun, predictor, [str(path) for path in find_photos([Path(each) for each in inputs])])
     if noun == "text":
-        return _Asked(noun, predictor, [sentence for each in inputs for sentence in _sentences(each, text)])
+        found = [sentence for each in inputs for sentence in _sentences(each, text)]
+        faults = {place: reason for place, (_, reason) in enumerate(found) if reason is not None}
+        return _Asked(noun, predictor, [sentence for sentence, _ in found], faults=faults)
     import torch
 
     from cldnet.data.files import is_table, read_features
@@ -538,22 +544,38 @@ def _asked(model: Path, predictor: Predictor, noun: str, inputs: Sequence[str], 
     return _Asked(noun, predictor, [f"row {number:,}" for number in range(1, len(rows) + 1)], rows.numpy())
 
 
-def _sentences(given: str, text: str | None) -> list[str]:
-    """The sentences that an argument means: itself, a text file's, a table's, or lines of the standard input."""
+def _sentences(given: str, text: str | None) -> list[tuple[str, str | None]]:
+    """The sentences that an argument means: those of a folder, a file or the standard input, or itself.
+
+    With each is None, or for a file that cannot be read, which then has its name here, the reason.
+    """
     from cldnet.data.files import is_table, read_sentences
-    from cldnet.datasets import read_text
+    from cldnet.data.images.folders import TEXT_SUFFIXES, find_texts
 
     if given == "-":
-        return [line.strip() for line in sys.stdin if line.strip()]
-    if is_table(given):
-        return read_sentences(Path(given).expanduser(), text=text, labelled=False).texts
-    path = Path(given).expanduser()
-    if given.lower().endswith(".txt"):
-        try:
-            return [read_text(path)]
-        except ValueError as error:
-            raise ValueError(f"{given!r} cannot be read: {error}.") from error
-    return [given]
+        return [(line.strip(), None) for line in sys.stdin if line.strip()]
+    place = os.path.expanduser(given)  # unlike pathlib, these take any sentence, if it begins with ~ or is too long
+    if os.path.isdir(place):
+        return [_text_of(path) for path in find_texts(Path(place))]
+    # "please open report.csv" is a sentence, unless there is such a file; "report.csv" is a file, even if there is none.
+    if os.path.exists(place) or not re.search(r"\s", given):
+        if is_table(given):
+            return [(each, None) for each in read_sentences(Path(place), text=text, labelled=False).texts]
+        if Path(place).suffix.lower() in TEXT_SUFFIXES:
+            return [_text_of(Path(place))]
+    return [(given, None)]
+
+
+def _text_of(path: Path) -> tuple[str, str | None]:
+    """A text file's sentence, or its name and why it cannot be read; a file that is not there is an error."""
+    from cldnet.datasets import read_text
+
+    try:
+        return read_text(path), None
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        return str(path), getattr(error, "strerror", None) or str(error)
 
 
 def _predictions(asked: _Asked, first: int, top: int, share: float | None) -> list[dict[str, Any]]:
