@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,38 @@ def test_what_is_asked_may_be_in_files_or_come_line_by_line(model: str) -> None:
     assert isinstance(run("predict", model, "nowhere.txt").exception, FileNotFoundError)
     assert "no file" in str(run("predict", model, "nowhere.csv").exception)
     assert "empty sentence" in str(run("predict", model, " ").exception)
+
+
+def test_labels_take_the_type_of_the_models(model: str, bert: str) -> None:
+    options = ["--backbone", bert, "--memory", 1]
+    Path("more/music").rename("more/1")
+    Path("numbers.csv").write_text("\n".join(["text,label", *(f"{text},2" for text in CARD * 2)]))
+    for first, second, classes in (("more", "numbers.csv", ["1", "2"]), ("numbers.csv", "more", [1, 2])):
+        assert run("learn", f"{first}-first", first, *options).exit_code == 0
+        answer = run("learn", f"{first}-first", second)
+        assert answer.exit_code == 0, answer.exception
+        assert f"new  {'2' if first == 'more' else '1'}\n" in answer.output
+        assert CLDNetClassifier.load(f"{first}-first").classes_.tolist() == classes
+    answer = run("forget", "more-first", "numbers.csv", "--allow-duplicates")
+    assert answer.exit_code == 0, answer.exception
+    Path("names.csv").write_text("text,label\nhello,a1\n")
+    before = Path("numbers.csv-first").read_bytes()
+    assert "'a1' cannot be a label of this model" in str(run("learn", "numbers.csv-first", "names.csv").exception)
+    assert Path("numbers.csv-first").read_bytes() == before
+
+
+def test_lessons_have_the_whole_name_of_a_folder_and_a_tables_without_its_ending(model: str) -> None:
+    Path("more").rename("music.v2")
+    Path("intents.csv").rename("intents.v2.csv")
+    long = Path("x" * 220)
+    shutil.copytree("music.v2", long)
+    Path("cards.csv.gz").write_bytes(gzip.compress("\n".join(["text,label", *(f"{each},a" for each in CARD)]).encode()))
+    for source in ("music.v2", "cards.csv.gz", long):
+        answer = run("learn", model, source, "--allow-duplicates")
+        assert answer.exit_code == 0, answer.exception
+    assert run("forget", model, "intents.v2.csv").exit_code == 0
+    names = [each.name for each in CLDNetClassifier.load(model).lessons_]
+    assert names == ["intents", "music.v2", "cards", "x" * 200, "intents.v2"]
 
 
 def test_a_folder_means_its_text_files_and_a_sentence_may_end_like_a_file(model: str) -> None:

@@ -166,7 +166,7 @@ def learn_command(
         gate = _gate(clf, model, exists, held_out)
         _say_size(clf, exists, data)
         begun = time.perf_counter()
-        labels = _teach(clf, data, name or source.resolve().stem)
+        labels = _teach(clf, data, name or _lesson_name(data.path))
         seconds = time.perf_counter() - begun
         if not allow_duplicates:
             _ask_about_duplicates(clf, data)
@@ -406,16 +406,34 @@ def _check_settings(path: Path, clf: CLDNetClassifier, noun: str, options: dict[
             )
 
 
-def _teach(clf: CLDNetClassifier, data: LabelledData, name: str) -> list[Any]:
+def _lesson_name(path: Path) -> str | None:
+    """The name of a lesson if none is given: that of its folder, or of its table without the ending."""
+    from cldnet.data.files import TABLE_ENDS
+    from cldnet.estimator.history import MOST_NAME
+
+    place = path.expanduser().resolve()
+    ends = () if place.is_dir() else TABLE_ENDS
+    cut = next((len(end) for end in ends if place.name.lower().endswith(end)), 0)
+    return place.name[: len(place.name) - cut][:MOST_NAME] or None
+
+
+def _own_labels(clf: CLDNetClassifier, data: LabelledData) -> dict[Any, Any]:
+    """The labels of data in the type of the model's labels: a folder's name is text, and in a table 1 is a number."""
+    known = getattr(clf, "model_", None) is not None
+    return {label: label_of(clf, str(label)) if known else label for label in {*data.labels}}
+
+
+def _teach(clf: CLDNetClassifier, data: LabelledData, name: str | None) -> list[Any]:
     """Teach a model some data as one lesson, and return their labels."""
     from cldnet.estimator.classifier import note_date
 
-    labels: list[Any] = []
+    labels, own = list[Any](), _own_labels(clf, data)
     # The exact solver need not hold all batches until the end, as a session does.
     with clf.lesson(name), nullcontext() if clf.solver == "exact" else clf.session():
         for batch in _batches(data, "learning"):
-            clf.partial_fit(batch.X, batch.y)
-            labels += batch.y
+            y = [own[label] for label in batch.y]
+            clf.partial_fit(batch.X, y)
+            labels += y
     note_date(clf, labels, date.today().isoformat())
     return labels
 
@@ -475,12 +493,12 @@ def _check_gate(clf: CLDNetClassifier, gate: Gate | None, held_out: LabelledData
 
 def _forget(clf: CLDNetClassifier, data: LabelledData, allow_duplicates: bool) -> int:
     """Forget the samples of some data, and return their number."""
-    forgotten = 0
+    forgotten, own = 0, _own_labels(clf, data)
     _fit_to(clf, data)
-    with warnings.catch_warnings(record=True) as caught, clf.lesson(data.path.resolve().stem):
+    with warnings.catch_warnings(record=True) as caught, clf.lesson(_lesson_name(data.path)):
         warnings.simplefilter("always")
         for batch in _batches(data, "forgetting"):
-            clf.forget(batch.X, batch.y, allow_duplicates=allow_duplicates)
+            clf.forget(batch.X, [own[label] for label in batch.y], allow_duplicates=allow_duplicates)
             forgotten += len(batch.y)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         say(message, error=True)

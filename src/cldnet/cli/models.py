@@ -36,7 +36,6 @@ Wait = Annotated[
     typer.Option("--wait/--no-wait", help="Whether to wait while another process changes the model's file."),
 ]
 
-_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 #: Most photos that an exported file is checked on.
 _MAX_CHECKED = 1000
 _SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
@@ -324,6 +323,7 @@ def _training_samples(data: str, where: Path | None) -> Tensor:
 
 def _with_kind(data: str) -> str:
     """Put the kind of source in front of a plain path."""
+    from cldnet.data.files import is_table
     from cldnet.data.streams import SOURCES, STREAMS, StreamSpec
 
     name = StreamSpec.parse(data, SOURCES).name
@@ -334,4 +334,4 @@ def _with_kind(data: str) -> str:
         raise ValueError(f"There is no folder or file {name!r}. Give the path of training data, or a stream's name.")
     if path.is_dir():
         return f"{'arrays' if any(path.glob('*.npy')) else 'folder'}:{data}"
-    return f"{'table' if name.lower().endswith(_TABLES) else 'arrays'}:{data}"
+    return f"{'table' if is_table(name) else 'arrays'}:{data}"

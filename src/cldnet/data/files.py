@@ -35,7 +35,8 @@ _ARRAY_BLOCK = 1 << 26
 _LARGEST_WHOLE = 2**53
 _LAST_LETTER = 0x10FFFF
 _SURROGATES = 0xD800 >> 11
-_ENDS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+#: Endings of tables' names, in lower case.
+TABLE_ENDS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _LABEL_NAMES = ("label", "class", "target", "y")
 _TEXT_NAMES = ("text", "sentence", "utterance", "message", "query")
 _SPLIT = "split"
@@ -261,9 +262,9 @@ def _features(path: Path, table: Any, columns: _Columns) -> Tensor:
 
 def _ending(path: Path) -> str:
     check_file(path)
-    end = next((end for end in _ENDS if path.name.lower().endswith(end)), None)
+    end = next((end for end in TABLE_ENDS if path.name.lower().endswith(end)), None)
     if end is None:
-        raise ValueError(f"{path} has an unknown ending; expected one of {', '.join(_ENDS)}.")
+        raise ValueError(f"{path} has an unknown ending; expected one of {', '.join(TABLE_ENDS)}.")
     return end
 
 
@@ -285,7 +286,7 @@ class Sentences(NamedTuple):
 
 def is_table(path: str | os.PathLike[str]) -> bool:
     """Whether a file's name has the ending of a table."""
-    return os.fspath(path).lower().endswith(_ENDS)
+    return os.fspath(path).lower().endswith(TABLE_ENDS)
 
 
 def has_sentences(path: Path) -> bool:

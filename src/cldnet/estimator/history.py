@@ -18,7 +18,7 @@ HISTORY_BYTES = 1 << 15
 #: Bytes of one record: the classes of a lesson that would take more are not named, so that no lesson displaces many others.
 _MOST_BYTES = HISTORY_BYTES // 8
 #: Characters of a lesson's name.
-_MOST_NAME = 200
+MOST_NAME = 200
 #: Calls of fewer samples without a lesson of their own are recorded together; see `History.noted`.
 _FEW = 10
 _ACTIONS = ("learned", "forgot", "merged")
@@ -226,12 +226,12 @@ def today() -> str:
 def check_name(name: Any) -> None:
     """Refuse what is no name of a lesson."""
     if name is not None and not is_name(name):
-        raise ValueError(f"name={name!r:.80} should be a text of 1 to {_MOST_NAME} characters, or None.")
+        raise ValueError(f"name={name!r:.80} should be a text of 1 to {MOST_NAME} characters, or None.")
 
 
 def is_name(name: Any) -> bool:
     """Whether something can be a lesson's name."""
-    return isinstance(name, str) and 1 <= len(name) <= _MOST_NAME
+    return isinstance(name, str) and 1 <= len(name) <= MOST_NAME
 
 
 def _begun(count: int) -> bytes:
