@@ -137,6 +137,35 @@ def test_a_table_of_sentences_has_a_column_of_them(tmp_path: Path) -> None:
     assert (other.X, other.y.tolist()) == (["hello", "bye"], [1, 2])
 
 
+def test_a_column_of_numbers_is_not_one_of_sentences_whatever_its_name(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import table
+
+    (tmp_path / "a.csv").write_text("query,message,label\n1.5,true,a\n-2,false,b\n")
+    parquet.write_table(
+        table({"query": [1.5, -2], "message": [True, False], "label": ["a", "b"]}), tmp_path / "a.pq.parquet"
+    )
+    for name in ("a.csv", "a.pq.parquet"):
+        data = datasets.table(tmp_path / name)
+        assert (data.noun, data.X.column_names) == ("row", ["query", "message"])
+        assert datasets.table(tmp_path / name, text="query").noun == "text"
+    (tmp_path / "b.csv").write_text("query,label\n1,a\nwhat is one,b\n")
+    assert datasets.table(tmp_path / "b.csv").X == ["1", "what is one"]
+
+
+@pytest.mark.parametrize(
+    "content", ["text , Label,SPLIT\nhi, 1,train\nbye,2 ,test\n", "x, LABEL ,Split\n1, 1,train\n2,2 ,test\n"]
+)
+def test_blanks_and_capitals_of_columns_and_labels_do_not_count(tmp_path: Path, content: str) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "a.csv").write_text(content)
+    data = datasets.table(tmp_path / "a.csv")
+    assert (len(data), data.labels, data.test and data.test.labels) == (1, [1], [2])
+    (tmp_path / "a.csv").write_text(content.replace("2 ", " b ").replace(" 1", "a "))
+    data = datasets.table(tmp_path / "a.csv")
+    assert (data.labels, data.test and data.test.labels) == (["a"], ["b"])
+
+
 def test_sentences_in_parquet_are_those_of_the_csv(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     from pyarrow import table
