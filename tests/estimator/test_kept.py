@@ -111,7 +111,7 @@ def test_the_last_lessons_are_kept_and_an_error_says_what_to_do_about_others() -
         clf.partial_fit(*rows(0, 1, seed=seed))
     before = clf.model_
     for wrong, sentence in {
-        1: r"The sums of lesson 1 .* the last 2, .*clf\.forget\(X, y\), or `cldnet forget MODEL FOLDER`.*keep_lessons=N",
+        1: r"The sums of lesson 1 .* the last 2, .*clf\.forget\(X, y\), or `cldnet forget MODEL DATA`.*keep_lessons=N",
         "none": "There is no lesson 'none' in the model's history. The last ones are: 1, 2, 3",
         7: "There is no lesson 7",
     }.items():
@@ -119,7 +119,7 @@ def test_the_last_lessons_are_kept_and_an_error_says_what_to_do_about_others() -
             clf.undo(wrong)
     with pytest.raises(ValueError, match="There is no lesson to take back"):
         CLDNetClassifier.load(Path(__file__).parents[1] / "fixtures" / "store" / "5" / "exact.cldnet").undo()
-    with pytest.raises(ValueError, match=r"keeps those of none.*--keep-lessons N\), at 4 · features² bytes"):
+    with pytest.raises(ValueError, match=r"this model keeps no sums of lessons\..*--keep-lessons N\), at 4 · features²"):
         make().fit(*rows(0)).undo()
     with clf.lesson(), pytest.raises(RuntimeError, match="A lesson is open"):
         clf.undo()
@@ -127,8 +127,10 @@ def test_the_last_lessons_are_kept_and_an_error_says_what_to_do_about_others() -
         clf.undo()
     assert clf.model_ is before
     hbo = CLDNetClassifier("hbo", embed_dim=8, capacity=4, epochs=1).fit(*rows(0, 1))
-    with pytest.raises(ValueError, match="keeps those of none"):
+    with pytest.raises(ValueError, match=r"cannot take back lesson 1 .* solver='hbo' .*a copy of the file from before"):
         hbo.undo()
+    with pytest.raises(ValueError, match=r"In lesson 4 .* has forgotten samples.*Learn them again: clf\.partial_fit"):
+        clf.forget(*rows(0, 1)).undo()
 
 
 @pytest.mark.parametrize(

@@ -590,6 +590,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``cldnet`` say how near two vectors come, and a warning if it is nearer than the model was made for: better to
         choose ``capacity`` and ``embed_dim`` large from the start.
 
+        A model without a limit (``capacity="auto"`` of the exact solver) need not be extended: it would get a limit.
+
         Parameters
         ----------
         capacity : int

@@ -25,7 +25,7 @@ from cldnet.data.sentences import TEXT_ADVICE
 from cldnet.data.sparse import WIDTH
 from cldnet.device import bearable_threads, memory_limit, resolve_dtype
 from cldnet.estimator.footprint import Footprint, footprint
-from cldnet.estimator.history import HISTORY_BYTES, History
+from cldnet.estimator.history import HISTORY_BYTES, History, LessonRecord
 from cldnet.estimator.kept import KeptSums, read_kept, write_kept
 from cldnet.estimator.lessons import (
     Lesson,
@@ -606,14 +606,30 @@ class Model:
         record = found[-1]
         kept = next((one for one in self.kept if one.number == record.number), None)
         if kept is None:
-            last = self.parameters.keep_lessons
-            why = f"the last {last}, until it forgets something else or noise is added" if last else "none"
-            raise ValueError(
-                f"The sums of lesson {record.number} ({record.date}) are not there: the model keeps those of "
-                f"{why}. Forget the lesson with its data: clf.forget(X, y), or `cldnet forget MODEL FOLDER`. A new model keeps "
-                "the sums of its last N lessons with keep_lessons=N (--keep-lessons N), at 4 · features² bytes of memory each."
-            )
+            raise ValueError(self._why_not_kept(record))
         return kept
+
+    def _why_not_kept(self, record: LessonRecord) -> str:
+        """Why a lesson cannot be taken back by its sums, and what to do."""
+        which, last = f"lesson {record.number} ({record.date})", self.parameters.keep_lessons
+        if record.action == "forgot":
+            return (
+                f"In {which} the model has forgotten samples, and nothing of them is left to take back. Learn them again: "
+                "clf.partial_fit(X, y), or `cldnet learn MODEL DATA`."
+            )
+        if not self.learner.keeps_sums:
+            return (
+                f"The model cannot take back {which}: solver={self.parameters.solver!r} learns by gradient steps and keeps no "
+                "sums. Use a copy of the file from before the lesson, or make the model with solver='exact'."
+            )
+        why = "this model keeps no sums of lessons"
+        if last:
+            why = f"the model keeps those of the last {last}, until it forgets something else or noise is added"
+        return (
+            f"The sums of {which} are not there: {why}. Forget the lesson with its data: clf.forget(X, y), or "
+            "`cldnet forget MODEL DATA`. A new model keeps the sums of its last N lessons with keep_lessons=N "
+            "(--keep-lessons N), at 4 · features² bytes of memory each."
+        )
 
     def rename_class(self, old: Any, new: Any) -> Model:
         """Give a class another label, wherever the model has it."""
