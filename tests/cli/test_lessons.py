@@ -107,7 +107,9 @@ def test_a_model_of_numbered_classes_says_that_it_takes_no_names(tmp_path: Path)
 def test_a_model_without_a_limit_is_not_extended(tmp_path: Path) -> None:
     make(capacity="auto").fit(*rows(0, 1)).save(tmp_path / "model")
     before = (tmp_path / "model").read_bytes()
-    assert "has no limit to its number of classes: there is nothing" in str(run("extend", tmp_path / "model", 9).exception)
+    assert "has no limit to its number of classes: there is nothing" in str(
+        run("extend", tmp_path / "model", 9).exception
+    )
     assert (tmp_path / "model").read_bytes() == before
 
 

@@ -119,7 +119,9 @@ def test_the_last_lessons_are_kept_and_an_error_says_what_to_do_about_others() -
             clf.undo(wrong)
     with pytest.raises(ValueError, match="There is no lesson to take back"):
         CLDNetClassifier.load(Path(__file__).parents[1] / "fixtures" / "store" / "5" / "exact.cldnet").undo()
-    with pytest.raises(ValueError, match=r"this model keeps no sums of lessons\..*--keep-lessons N\), at 4 · features²"):
+    with pytest.raises(
+        ValueError, match=r"this model keeps no sums of lessons\..*--keep-lessons N\), at 4 · features²"
+    ):
         make().fit(*rows(0)).undo()
     with clf.lesson(), pytest.raises(RuntimeError, match="A lesson is open"):
         clf.undo()

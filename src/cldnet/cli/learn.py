@@ -47,7 +47,7 @@ _REJECTED = 0.05
 _MAX_DROP = 1.0
 #: The most confident mistakes, which the page of an evaluation shows.
 _MISTAKES = 24
-#: Classes that a refused lesson names, and letters of a sentence in a line of the terminal.
+#: Harmed classes that are named, and letters of a sentence in a line of the terminal.
 _NAMED, _LETTERS = 5, 80
 #: Options that a new model takes, by the kind of its data.
 _NEW = {
@@ -447,9 +447,13 @@ def _ask_about_duplicates(clf: CLDNetClassifier, data: LabelledData) -> None:
     before = earlier[-1] if earlier else None
     when = "" if before is None else f", in lesson {before.number} ({shown(before.name)}, {before.date})"
     said = f"The model has learned the {data.noun}s of {shown(data.path)} before{when}."
-    if _asks() and typer.confirm(f"{said} Learn them again, so that each counts twice?", err=True):
-        return
-    raise ValueError(f"{said} The model is as it was. Pass --allow-duplicates if every {data.noun} should count twice.")
+    if not _asks():
+        raise ValueError(
+            f"{said} The model is as it was. Pass --allow-duplicates if every {data.noun} should count twice."
+        )
+    if not typer.confirm(f"{said} Learn them again, so that each counts twice?", err=True):
+        say("Nothing was learned.", error=True)
+        raise typer.Exit(1)
 
 
 def _asks() -> bool:
@@ -478,16 +482,16 @@ def _check_gate(clf: CLDNetClassifier, gate: Gate | None, held_out: LabelledData
     held = _count(sum(found.samples.values()), held_out.noun)
     held = f"{held} of {counted(len(found.samples), 'class', 'classes')}"
     said = f"{before:.1%} before the lesson, {after:.1%} after it, on {held}"
-    if found.drop <= max_drop + 1e-9:
-        say(f"  check  {said}")
-        return
-    harmed = "; ".join(
+    lost = "; ".join(
         f"{shown(each.label)} {each.before} of {each.samples} right before, {each.after} after"
         for each in found.harmed[:_NAMED]
     )
-    more = f"; and {len(found.harmed) - _NAMED} more" if len(found.harmed) > _NAMED else ""
+    lost += f"; and {len(found.harmed) - _NAMED} more" if len(found.harmed) > _NAMED else ""
+    if found.drop <= max_drop + 1e-9:
+        say(f"  check  {said}" + (f"\n   lost  {lost}" if lost else ""))
+        return
     say(f"Refused: accuracy fell by {found.drop:.1f} points, more than {max_drop:g}: {said}.", error=True)
-    say(f"Classes that lost: {harmed}{more}. The model's file is as it was.", error=True)
+    say(f"Classes that lost: {lost}. The model's file is as it was.", error=True)
     raise typer.Exit(1)
 
 
