@@ -38,6 +38,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     answer = run("learn", "pets.cldnet", write("january.csv", "cat", "dog"))
     assert answer.exit_code == 0, answer.exception
     assert "learned  120 rows of 2 classes" in answer.output
+    assert answer.output.endswith(" MB in memory\n")
     return "pets.cldnet"
 
 

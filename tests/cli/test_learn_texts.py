@@ -163,8 +163,21 @@ def test_photos_and_other_encoders_are_refused(model: str, bert: str) -> None:
     assert again.exit_code == 0, again.exception
 
 
+def test_a_model_is_audited_against_its_sentences(model: str) -> None:
+    Path("said.csv").write_text(Path("intents.csv").read_text().replace("text,label", "said,kind"))
+    for data, *more in (("intents.csv",), ("said.csv,label=kind", "--text", "said"), ("more",)):
+        answer = run("audit", model, "--data", data, *more)
+        assert f"{5 if data == 'more' else 10} training samples in" in answer.output, answer.exception
+        assert json.loads(Path("intents-audit/audit.json").read_text())["findings"]
+    refused = run("audit", model, "--data", "said.csv,label=kind")
+    assert "text='said' (on the command line --text)" in str(refused.exception)
+    assert "leave it out" in str(run("audit", model, "--data", "split-digits", "--text", "said").exception)
+
+
 def test_inspect_and_lessons_tell_of_sentences(model: str) -> None:
     assert "bert" in run("inspect", model).output
+    assert "taught  1 time (cldnet learn takes 256 texts at a time)" in run("inspect", model).output
+    assert "in memory" in run("learn", model, "more").output
     said = run("lessons", model).output
     assert "intents" in said
     assert "10" in said

@@ -19,6 +19,7 @@ import typer
 
 from cldnet.bench.formatting import counted, human_bytes
 from cldnet.cli.models import (
+    TextColumn,
     Wait,
     changing,
     describe_size,
@@ -68,12 +69,6 @@ _Label = Annotated[
     str | None,
     typer.Option(help="Of a table: the column of labels. (default: the one named label, class, target or y)"),
 ]
-_Text = Annotated[
-    str | None,
-    typer.Option(
-        help="Of a table: the column of sentences. (default: the one named text, sentence, utterance, message or query)"
-    ),
-]
 
 
 def learn_command(
@@ -81,7 +76,7 @@ def learn_command(
     model: Annotated[Path, typer.Argument(help="The model's file. It is created if it does not exist.")],
     source: _Source,
     label: _Label = None,
-    text: _Text = None,
+    text: TextColumn = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the lesson in `cldnet lessons`. (default: that of the folder or file)")
     ] = None,
@@ -106,7 +101,9 @@ def learn_command(
     memory: Annotated[
         int,
         typer.Option(
-            min=1, help="For a new model: megabytes for the matrix to solve; its file has about half as many."
+            min=1,
+            help="For a new model: megabytes for the matrix to solve. Its file has about a quarter as many, and those of its "
+            "net if that is not minilm.",
         ),
     ] = 128,
     size: Annotated[
@@ -135,7 +132,7 @@ def learn_command(
         typer.Option(
             min=0,
             help="For a new model: keep the sums of so many last lessons, so that `cldnet undo` needs no data. Each makes the "
-            "file larger by about half of --memory.",
+            "file larger by about a quarter of --memory, and the model in memory by half.",
         ),
     ] = 0,
     allow_duplicates: Annotated[
@@ -201,7 +198,7 @@ def predict_command(
             f"unknown ones are noticed. Implies --reject. (default: {_REJECTED})"
         ),
     ] = None,
-    text: _Text = None,
+    text: TextColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with one entry per sample.")] = False,
 ) -> None:
     """Predict the class of photos, sentences or rows, with probabilities. Exits with 1 if a photo or text cannot be read."""
@@ -237,7 +234,7 @@ def forget_command(
         ),
     ] = None,
     label: _Label = None,
-    text: _Text = None,
+    text: TextColumn = None,
     allow_duplicates: Annotated[
         bool, typer.Option("--allow-duplicates", help="Forget samples again if they were learned more than once.")
     ] = False,
@@ -266,7 +263,7 @@ def eval_command(
     model: _Model,
     source: _Source,
     label: _Label = None,
-    text: _Text = None,
+    text: TextColumn = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder for page and JSON; by default one beside the model, with its name."),
@@ -364,7 +361,7 @@ def _say_size(clf: CLDNetClassifier, exists: bool, data: LabelledData) -> None:
         return
     known = len({*data.labels})
     expected = human_bytes(_expected_size(clf, known))
-    say(f"   size  the model of {counted(known, 'class', 'classes')} will take up to {expected}", error=True)
+    say(f"   size  the model of {counted(known, 'class', 'classes')} will take up to {expected} in memory", error=True)
 
 
 def _expected_size(clf: CLDNetClassifier, classes: int) -> int:
@@ -526,8 +523,8 @@ class _Asked:
         """Inputs of a batch, and why some of its samples cannot be read, by their place in it."""
         part = self.names[first : first + BATCH]
         if self.noun == "text":
-            bad = {place: self.faults[first + place] for place in range(len(part)) if first + place in self.faults}
-            return [each for place, each in enumerate(part) if place not in bad], bad
+            faults = {place: self.faults[first + place] for place in range(len(part)) if first + place in self.faults}
+            return [each for place, each in enumerate(part) if place not in faults], faults
         if self.noun == "row":
             return self.rows[first : first + BATCH], {}
         from cldnet.data.images.decode import cut_from, read_photos
