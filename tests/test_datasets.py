@@ -185,12 +185,19 @@ def test_sentences_in_parquet_are_those_of_the_csv(tmp_path: Path) -> None:
         ("text,kind\nx,y\n", "no columns named label"),
         ("utterance,text,label\nx,y,z\n", "2 columns named text"),
         ('text,label\n"hello,a\n', "cannot be read as a table"),
-        ("words,label\nhello,a\n", "name the column of sentences with text='words'"),
+        ("words,label\nhello,a\n", r"name the column of sentences with text='words' \(on the command line --text\)"),
+        ("text,kind\nx,y\n", r"name the label column with label=… \(on the command line --label\)"),
+        ("text;label\nx;y\n", "should be separated by commas"),
+        ("text,label\nhällo,a\n".encode("latin-1"), "is not text in UTF-8: save it as UTF-8"),
+        ("text,label\nhello,a\n".encode("utf-16"), "is not text in UTF-8: save it as UTF-8"),
+        ("long,label\n1,hällo\n".encode("latin-1"), "is not text in UTF-8: save it as UTF-8"),
     ],
 )
-def test_a_table_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, content: str, words: str) -> None:
+def test_a_table_that_cannot_be_used_is_refused_with_its_place(
+    tmp_path: Path, content: str | bytes, words: str
+) -> None:
     path = tmp_path / "table.csv"
-    path.write_text(content)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=words):
         datasets.table(path)
 

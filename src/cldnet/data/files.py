@@ -527,7 +527,9 @@ def _numeric(path: Path, schema: Any, columns: _Columns) -> _Columns:
     bad = [name for name in columns.features if kinds[name] != "numbers"]
     if bad:
         found = ", ".join(sorted({kinds[name] for name in bad}))
-        sentences = f", or name the column of sentences with text={bad[0]!r}" if kinds[bad[0]] == "text" else ""
+        sentences = ""
+        if kinds[bad[0]] == "text":
+            sentences = f", or name the column of sentences with text={bad[0]!r} (on the command line --text)"
         raise ValueError(
             f"{path} has features that are not numbers ({found}): {_listed(bad)}. Encode or drop them{sentences}."
         )
@@ -549,15 +551,24 @@ def _column(path: Path, names: list[str], given: str | None, usual: Sequence[str
     """The column that a user named, or the only one with one of the usual names."""
     if given is not None:
         if given not in names:
-            raise ValueError(f"{path} has no column {given!r}. {nearest_names(given, names[:_MOST_NAMES])}")
+            known = nearest_names(given, names[:_MOST_NAMES])
+            raise ValueError(f"{path} has no column {given!r}. {known}{_other_separator(names)}")
         return given
     found = [name for name in names if name.lower() in usual]
     if len(found) != 1:
         raise ValueError(
             f"{path} has {len(found) or 'no'} columns named {', '.join(usual[:-1])} or {usual[-1]}: "
-            f"name the {what} column with {what}=…. Its columns are {_listed(names)}."
+            f"name the {what} column with {what}=… (on the command line --{what}). Its columns are {_listed(names)}."
+            f"{_other_separator(names)}"
         )
     return found[0]
+
+
+def _other_separator(names: list[str]) -> str:
+    """What to do if a table seems to have one column only because others are separated in another way."""
+    if len(names) != 1 or not re.search(r"[;|,\t]", names[0]):
+        return ""
+    return " Columns should be separated by commas, in .tsv files by tabs: save the table so."
 
 
 def _kind(arrow_type: Any) -> str:
@@ -620,4 +631,6 @@ def _explaining(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # on damaged files zipfile, zlib, numpy and pyarrow raise nearly anything
+        if isinstance(error, UnicodeDecodeError) or "to string: invalid UTF8" in str(error):
+            raise ValueError(f"{path} is not text in UTF-8: save it as UTF-8.") from error
         raise ValueError(f"{path} cannot be read as {what}: {str(error).rstrip('.'):.300}.") from error

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import cldnet.storage as store
 from cldnet.data.arrays import Samples
 from cldnet.data.labels import Inputs, LabelTable, as_labels
-from cldnet.data.sentences import TEXT_ADVICE
+from cldnet.data.sentences import TEXT_ADVICE, is_sentences, no_sentences
 from cldnet.data.sparse import WIDTH
 from cldnet.device import bearable_threads, memory_limit, resolve_dtype
 from cldnet.estimator.footprint import Footprint, footprint
@@ -154,16 +154,14 @@ class ModelParameters:
                     f"Set it back{keep}, or call fit to begin again."
                 )
 
-    def check_text(self, text: bool) -> None:
+    def check_text(self, X: Any) -> None:
         """Refuse sentences for a backbone that takes numbers, and the other way round."""
-        takes = takes_text(self.backbone)
+        text, takes = is_sentences(X), takes_text(self.backbone)
         if text and not takes:
             name = repr(self.backbone) if isinstance(self.backbone, str) else type(self.backbone).__name__
             raise ValueError(f"X has sentences, and backbone={name} takes numbers. {TEXT_ADVICE}")
         if takes and not text:
-            raise ValueError(
-                "X has no sentences, and the backbone takes some. Give a list of strings, or another backbone."
-            )
+            raise ValueError(no_sentences(X, "the backbone takes some"))
         if text and self.input_shape is not None:
             raise ValueError(f"input_shape={self.input_shape} is for numbers, and X has sentences: leave it out.")
 
