@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from cldnet import CLDNetClassifier, datasets
+from cldnet.data.images import folders
 
 TEXTS = {"greet": ["hello there", "good morning"], "pay": ["I lost my card"]}
 
@@ -52,11 +53,27 @@ def test_a_folder_of_text_files_is_sentences_and_labels(tmp_path: Path) -> None:
     assert [batch.names for batch in data.batches(2)] == [["greet/0.txt", "greet/1.txt"], ["pay/0.txt"]]
 
 
-def test_a_folder_with_an_image_is_one_of_photos(tmp_path: Path) -> None:
+def test_a_folder_of_more_images_than_texts_is_one_of_photos(tmp_path: Path) -> None:
     write_texts(write_photos(tmp_path / "both"))
     data = datasets.folder(tmp_path / "both", size=16)
     assert (data.noun, {*data.labels}) == ("photo", {"cat", "dog"})
     assert any("3 other files were skipped" in note for note in data.notes)
+
+
+def test_a_stray_image_does_not_make_texts_photos(tmp_path: Path) -> None:
+    write_photos(write_texts(tmp_path / "texts"), ("logo",), count=1)
+    data = datasets.folder(tmp_path / "texts")
+    assert (data.noun, len(data)) == ("text", 3)
+    assert any("'logo' holds no text" in note for note in data.notes)
+
+
+def test_a_large_folder_is_not_listed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_photos(tmp_path / "photos", count=30)
+    looked, look = [], folders._look
+    monkeypatch.setattr(folders, "_look", lambda *given, **more: looked.append(given) or look(*given, **more))
+    monkeypatch.setattr(folders, "_LOOKED_AT", 10)
+    assert len(datasets.folder(tmp_path / "photos")) == 60
+    assert len(looked) == 70
 
 
 def test_the_test_part_is_apart(tmp_path: Path) -> None:
@@ -96,6 +113,18 @@ def test_a_long_text_is_cut_between_letters_and_a_byte_order_mark_is_dropped(tmp
     assert len(long) == (1 << 16) // 3
 
 
+def test_line_ends_at_the_end_of_a_text_file_do_not_count(tmp_path: Path) -> None:
+    write_texts(tmp_path, {"a": ["hello\n", " two\nlines\r\n\n"]})
+    assert datasets.folder(tmp_path).X == ["hello", " two\nlines"]
+
+
+def test_data_are_shown_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\nhello,greet\nhi,greet\n")
+    assert repr(datasets.table(tmp_path / "a.csv")) == f"Sentences(path='{tmp_path}/a.csv', texts=2, classes=1)"
+    photos = datasets.folder(write_photos(tmp_path / "photos"))
+    assert repr(photos) == f"Photos(path='{tmp_path}/photos', photos=6, classes=2)"
+
+
 def test_a_table_of_sentences_has_a_column_of_them(tmp_path: Path) -> None:
     path = tmp_path / "intents.csv"
     path.write_text('id,text,label,split\n1,"hello, there",greet,train\n2,I lost my card,pay,test\n', "utf-8")
@@ -106,6 +135,35 @@ def test_a_table_of_sentences_has_a_column_of_them(tmp_path: Path) -> None:
     (tmp_path / "zipped.tsv.gz").write_bytes(gzip.compress(b"said\tkind\nhello\t1\nbye\t2\n"))
     other = datasets.table(tmp_path / "zipped.tsv.gz", text="said", label="kind")
     assert (other.X, other.y.tolist()) == (["hello", "bye"], [1, 2])
+
+
+def test_a_column_of_numbers_is_not_one_of_sentences_whatever_its_name(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    from pyarrow import table
+
+    (tmp_path / "a.csv").write_text("query,message,label\n1.5,true,a\n-2,false,b\n")
+    parquet.write_table(
+        table({"query": [1.5, -2], "message": [True, False], "label": ["a", "b"]}), tmp_path / "a.pq.parquet"
+    )
+    for name in ("a.csv", "a.pq.parquet"):
+        data = datasets.table(tmp_path / name)
+        assert (data.noun, data.X.column_names) == ("row", ["query", "message"])
+        assert datasets.table(tmp_path / name, text="query").noun == "text"
+    (tmp_path / "b.csv").write_text("query,label\n1,a\nwhat is one,b\n")
+    assert datasets.table(tmp_path / "b.csv").X == ["1", "what is one"]
+
+
+@pytest.mark.parametrize(
+    "content", ["text , Label,SPLIT\nhi, 1,train\nbye,2 ,test\n", "x, LABEL ,Split\n1, 1,train\n2,2 ,test\n"]
+)
+def test_blanks_and_capitals_of_columns_and_labels_do_not_count(tmp_path: Path, content: str) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "a.csv").write_text(content)
+    data = datasets.table(tmp_path / "a.csv")
+    assert (len(data), data.labels, data.test and data.test.labels) == (1, [1], [2])
+    (tmp_path / "a.csv").write_text(content.replace("2 ", " b ").replace(" 1", "a "))
+    data = datasets.table(tmp_path / "a.csv")
+    assert (data.labels, data.test and data.test.labels) == (["a"], ["b"])
 
 
 def test_sentences_in_parquet_are_those_of_the_csv(tmp_path: Path) -> None:
@@ -127,12 +185,19 @@ def test_sentences_in_parquet_are_those_of_the_csv(tmp_path: Path) -> None:
         ("text,kind\nx,y\n", "no columns named label"),
         ("utterance,text,label\nx,y,z\n", "2 columns named text"),
         ('text,label\n"hello,a\n', "cannot be read as a table"),
-        ("words,label\nhello,a\n", "name the column of sentences with text='words'"),
+        ("words,label\nhello,a\n", r"name the column of sentences with text='words' \(on the command line --text\)"),
+        ("text,kind\nx,y\n", r"name the label column with label=… \(on the command line --label\)"),
+        ("text;label\nx;y\n", "should be separated by commas"),
+        ("text,label\nhällo,a\n".encode("latin-1"), "is not text in UTF-8: save it as UTF-8"),
+        ("text,label\nhello,a\n".encode("utf-16"), "is not text in UTF-8: save it as UTF-8"),
+        ("long,label\n1,hällo\n".encode("latin-1"), "is not text in UTF-8: save it as UTF-8"),
     ],
 )
-def test_a_table_that_cannot_be_used_is_refused_with_its_place(tmp_path: Path, content: str, words: str) -> None:
+def test_a_table_that_cannot_be_used_is_refused_with_its_place(
+    tmp_path: Path, content: str | bytes, words: str
+) -> None:
     path = tmp_path / "table.csv"
-    path.write_text(content)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=words):
         datasets.table(path)
 

@@ -23,7 +23,7 @@ from cldnet.data.files import has_sentences, is_table, read_rows, read_sentences
 from cldnet.data.images.folders import Photo, Tree, holds_texts, list_photos, list_texts
 from cldnet.text import shown
 
-__all__ = ["Batch", "LabelledData", "Photos", "Rows", "Sentences", "folder", "load", "table"]
+__all__ = ["Batch", "LabelledData", "Photos", "Rows", "Sentences", "Texts", "folder", "load", "table"]
 
 #: Samples that are read at once.
 BATCH = 256
@@ -48,7 +48,7 @@ class Skipped(NamedTuple):
     reason: str
 
 
-@dataclass
+@dataclass(repr=False)
 class LabelledData(ABC):
     """Labelled samples on disk. ``X`` and ``y`` read all of them, `batches` some at a time.
 
@@ -76,6 +76,10 @@ class LabelledData(ABC):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        about = f"path={str(self.path)!r}, {self.noun}s={len(self)}, classes={len({*self.labels})}"
+        return f"{type(self).__name__}({about})"
 
     @abstractmethod
     def batches(self, size: int = BATCH, on_progress: Callable[[int, int], None] | None = None) -> Iterator[Batch]:
@@ -115,7 +119,7 @@ class LabelledData(ABC):
         return named + (f", and {len(self.skipped) - _NAMED:,} more" if len(self.skipped) > _NAMED else "")
 
 
-@dataclass
+@dataclass(repr=False)
 class _Files(LabelledData):
     """Files of one folder per class."""
 
@@ -164,7 +168,7 @@ class _Files(LabelledData):
         """Read some files: the inputs, and the places of those that can be read; note the others as skipped."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Photos(_Files):
     """Photos in one folder per class, as uint8 images ``(n, 3, size, size)``: the middle of each, whatever its shape."""
 
@@ -179,7 +183,7 @@ class Photos(_Files):
         return read.x, [int(place) for place in read.places]
 
 
-@dataclass
+@dataclass(repr=False)
 class Texts(_Files):
     """Text files in one folder per class: each is one sentence to the encoder."""
 
@@ -202,7 +206,7 @@ class Texts(_Files):
         return [text for piece in pieces for text in piece]
 
 
-@dataclass
+@dataclass(repr=False)
 class Sentences(LabelledData):
     """The sentences of a table."""
 
@@ -223,7 +227,7 @@ class Sentences(LabelledData):
         return [text for piece in pieces for text in piece]
 
 
-@dataclass
+@dataclass(repr=False)
 class Rows(LabelledData):
     """The rows of a table of numbers, with the names of its columns."""
 
@@ -251,7 +255,7 @@ class Rows(LabelledData):
 
 
 def read_text(path: Path) -> str:
-    """Read the first 64 KiB of a text file in UTF-8."""
+    """Read the first 64 KiB of a text file in UTF-8, without the line ends that editors add."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("not a regular file")
@@ -262,7 +266,7 @@ def read_text(path: Path) -> str:
         raise ValueError("not text in UTF-8") from None
     if not text.strip():
         raise ValueError("empty")
-    return text
+    return text.rstrip("\r\n")  # so that its id is that of the same sentence in a table
 
 
 def folder(path: str | os.PathLike[str], *, size: int = 224) -> Photos | Texts:

@@ -38,6 +38,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     answer = run("learn", "pets.cldnet", write("january.csv", "cat", "dog"))
     assert answer.exit_code == 0, answer.exception
     assert "learned  120 rows of 2 classes" in answer.output
+    assert answer.output.endswith(" MB in memory\n")
     return "pets.cldnet"
 
 
@@ -83,6 +84,15 @@ def test_a_good_lesson_passes_the_gate(model: str) -> None:
     assert "on 100 rows of 2 classes" in answer.output  # the new class was not known before
 
 
+def test_a_lesson_that_passes_names_the_classes_that_lost(model: str) -> None:
+    held = [write("held.csv", "cat", count=1000, seed=2), write("few.csv", "dog", count=3, seed=3, at="cat")]
+    Path("held.csv").write_text("\n".join([Path(held[0]).read_text(), *Path(held[1]).read_text().splitlines()[1:]]))
+    assert run("learn", model, write("wrong.csv", "dog", at="cat", count=500, seed=3)).exit_code == 0
+    answer = run("learn", model, write("right.csv", "cat", count=2000, seed=4), "--check", "held.csv")
+    assert answer.exit_code == 0, answer.output
+    assert "   lost  dog 3 of 3 right before, 0 after\n" in answer.output
+
+
 def test_a_gate_needs_a_model_and_held_out_data_of_its_classes(model: str) -> None:
     held = write("held.csv", "owl")
     assert "leave --check out" in str(run("learn", "new", "january.csv", "--check", held).exception)
@@ -98,7 +108,10 @@ def test_the_same_table_twice_is_noticed_and_asked_about(model: str, monkeypatch
     assert "learned the rows of january.csv before, in lesson 1 (january," in str(again.exception)
     assert Path(model).read_bytes() == before
     monkeypatch.setattr("cldnet.cli.learn._asks", lambda: True)
-    assert run("learn", model, "january.csv", input="n\n").exit_code == 1
+    refused = run("learn", model, "january.csv", input="n\n")
+    assert refused.exit_code == 1
+    assert isinstance(refused.exception, SystemExit), "it is no error"
+    assert refused.stderr.endswith("Nothing was learned.\n")
     assert Path(model).read_bytes() == before
     assert run("learn", model, "january.csv", input="y\n").exit_code == 0
     assert CLDNetClassifier.load(model).statistics().rows == 240

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,59 @@ def test_what_is_asked_may_be_in_files_or_come_line_by_line(model: str) -> None:
     assert "empty sentence" in str(run("predict", model, " ").exception)
 
 
+def test_labels_take_the_type_of_the_models(model: str, bert: str) -> None:
+    options = ["--backbone", bert, "--memory", 1]
+    Path("more/music").rename("more/1")
+    Path("numbers.csv").write_text("\n".join(["text,label", *(f"{text},2" for text in CARD * 2)]))
+    for first, second, classes in (("more", "numbers.csv", ["1", "2"]), ("numbers.csv", "more", [1, 2])):
+        assert run("learn", f"{first}-first", first, *options).exit_code == 0
+        answer = run("learn", f"{first}-first", second)
+        assert answer.exit_code == 0, answer.exception
+        assert f"new  {'2' if first == 'more' else '1'}\n" in answer.output
+        assert CLDNetClassifier.load(f"{first}-first").classes_.tolist() == classes
+    answer = run("forget", "more-first", "numbers.csv", "--allow-duplicates")
+    assert answer.exit_code == 0, answer.exception
+    Path("names.csv").write_text("text,label\nhello,a1\n")
+    before = Path("numbers.csv-first").read_bytes()
+    assert "'a1' cannot be a label of this model" in str(run("learn", "numbers.csv-first", "names.csv").exception)
+    assert Path("numbers.csv-first").read_bytes() == before
+
+
+def test_lessons_have_the_whole_name_of_a_folder_and_a_tables_without_its_ending(model: str) -> None:
+    Path("more").rename("music.v2")
+    Path("intents.csv").rename("intents.v2.csv")
+    long = Path("x" * 220)
+    shutil.copytree("music.v2", long)
+    Path("cards.csv.gz").write_bytes(gzip.compress("\n".join(["text,label", *(f"{each},a" for each in CARD)]).encode()))
+    for source in ("music.v2", "cards.csv.gz", long):
+        answer = run("learn", model, source, "--allow-duplicates")
+        assert answer.exit_code == 0, answer.exception
+    assert run("forget", model, "intents.v2.csv").exit_code == 0
+    names = [each.name for each in CLDNetClassifier.load(model).lessons_]
+    assert names == ["intents", "music.v2", "cards", "x" * 200, "intents.v2"]
+
+
+def test_a_folder_means_its_text_files_and_a_sentence_may_end_like_a_file(model: str) -> None:
+    texts = [each["text"] for each in answers(model, "more")]
+    assert texts == MUSIC
+    asked = ["please open report.csv", "look at my notes.txt", "~nobody says hello", "hello" * 1000]
+    assert [each["text"] for each in answers(model, *asked)] == asked
+    Path("my notes.txt").write_text("card stolen")
+    assert [each["text"] for each in answers(model, "my notes.txt")] == ["card stolen"]
+
+
+def test_text_files_that_cannot_be_read_have_a_line_of_their_own(model: str) -> None:
+    Path("more/music/empty.txt").write_text("")
+    Path("more/music/latin.txt").write_bytes("grüß Gott".encode("latin-1"))
+    answer = run("predict", model, "more", "hello", "--json")
+    assert answer.exit_code == 1
+    found = json.loads(answer.stdout)
+    assert [each.get("error") for each in found] == [None] * 5 + ["empty", "not text in UTF-8", None]
+    assert [each["text"] for each in found] == [*MUSIC, "more/music/empty.txt", "more/music/latin.txt", "hello"]
+    only = run("predict", model, "more/music/empty.txt")
+    assert (only.exit_code, only.output) == (1, "more/music/empty.txt: cannot be read (empty)\n")
+
+
 def test_sentences_are_evaluated_forgotten_and_a_lesson_is_undone(model: str) -> None:
     found = json.loads(run("eval", model, "intents.csv", "--json").stdout)
     assert found["texts"]["known"] == 10
@@ -108,8 +163,21 @@ def test_photos_and_other_encoders_are_refused(model: str, bert: str) -> None:
     assert again.exit_code == 0, again.exception
 
 
+def test_a_model_is_audited_against_its_sentences(model: str) -> None:
+    Path("said.csv").write_text(Path("intents.csv").read_text().replace("text,label", "said,kind"))
+    for data, *more in (("intents.csv",), ("said.csv,label=kind", "--text", "said"), ("more",)):
+        answer = run("audit", model, "--data", data, *more)
+        assert f"{5 if data == 'more' else 10} training samples in" in answer.output, answer.exception
+        assert json.loads(Path("intents-audit/audit.json").read_text())["findings"]
+    refused = run("audit", model, "--data", "said.csv,label=kind")
+    assert "text='said' (on the command line --text)" in str(refused.exception)
+    assert "leave it out" in str(run("audit", model, "--data", "split-digits", "--text", "said").exception)
+
+
 def test_inspect_and_lessons_tell_of_sentences(model: str) -> None:
     assert "bert" in run("inspect", model).output
+    assert "taught  1 time (cldnet learn takes 256 texts at a time)" in run("inspect", model).output
+    assert "in memory" in run("learn", model, "more").output
     said = run("lessons", model).output
     assert "intents" in said
     assert "10" in said

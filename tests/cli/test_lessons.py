@@ -75,7 +75,7 @@ def test_a_model_without_a_history_says_so_and_other_files_are_refused(model: Pa
     for solver in ("exact", "hbo"):
         answer = run("lessons", STORE / "5" / f"{solver}.cldnet")
         assert answer.exit_code == 0
-        assert "has no history of lessons" in answer.output
+        assert "has no lessons: none was recorded, or all were undone." in answer.output
         assert json.loads(run("lessons", STORE / "5" / f"{solver}.cldnet", "--json").output) == []
     assert "the first lesson" in run("lessons", STORE / "6" / "hbo.cldnet").output
     assert "another kind" in str(run("lessons", STORE / "6" / "statistics.cldnet").exception)
@@ -97,13 +97,29 @@ def test_undo_takes_a_lesson_back_by_number_or_name_or_the_last(model: Path, les
     assert_same_sums(CLDNetClassifier.load(model), make().fit(*named(0, 1)).partial_fit(*named(1, 2, 3)))
 
 
+def test_a_model_of_numbered_classes_says_that_it_takes_no_names(tmp_path: Path) -> None:
+    make().fit(*rows(0, 1)).save(tmp_path / "model")
+    assert "Give such a label, or teach a new model" in str(run("rename", tmp_path / "model", "1", "one").exception)
+    assert run("rename", tmp_path / "model", "1", "5").exit_code == 0
+    assert CLDNetClassifier.load(tmp_path / "model").classes_.tolist() == [0, 5]
+
+
+def test_a_model_without_a_limit_is_not_extended(tmp_path: Path) -> None:
+    make(capacity="auto").fit(*rows(0, 1)).save(tmp_path / "model")
+    before = (tmp_path / "model").read_bytes()
+    assert "has no limit to its number of classes: there is nothing" in str(
+        run("extend", tmp_path / "model", 9).exception
+    )
+    assert (tmp_path / "model").read_bytes() == before
+
+
 def test_undo_names_the_classes_that_are_gone_and_says_what_else_can_be_done(model: Path) -> None:
     assert run("undo", model).exit_code == 0
     answer = run("undo", model, "more birds")
     assert "took back  lesson 2 (more birds): 30 samples\n     gone  emu, owl\n" in answer.output
     assert_same_sums(CLDNetClassifier.load(model), make().fit(*named(0, 1)))
     content = model.read_bytes()
-    for arguments, sentence in {(): "cldnet forget MODEL FOLDER", ("9",): "There is no lesson 9"}.items():
+    for arguments, sentence in {(): "cldnet forget MODEL DATA", ("9",): "There is no lesson 9"}.items():
         assert sentence in str(run("undo", model, *arguments).exception)
     assert model.read_bytes() == content
 
@@ -164,14 +180,19 @@ def test_a_file_that_another_process_changes_is_not_waited_for_if_asked(model: P
     [
         (int, "3", 3),
         (int, "-1", -1),
-        (int, "three", "three"),
         (float, "3", 3.0),
         (str, "3", "3"),
         (bool, "True", True),
-        (bool, "yes", "yes"),
     ],
 )
 def test_text_is_taken_for_a_label_of_the_models_type(kind: Callable[[Any], Any], text: str, label: Any) -> None:
     x, y = rows(0, 1)
     found = label_of(make().fit(x, [kind(each) for each in y]), text)
     assert (found, type(found)) == (label, type(label))
+
+
+@pytest.mark.parametrize(("kind", "text"), [(int, "three"), (int, "01"), (float, "three"), (bool, "yes")])
+def test_text_that_is_no_label_of_the_models_type_is_refused(kind: Callable[[Any], Any], text: str) -> None:
+    x, y = rows(0, 1)
+    with pytest.raises(ValueError, match=f"'{text}' cannot be a label of this model: .* type {kind.__name__}, such as"):
+        label_of(make().fit(x, [kind(each) for each in y]), text)

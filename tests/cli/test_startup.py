@@ -106,7 +106,7 @@ def test_the_solution_is_a_kind_of_its_own_and_everything_adds_up(model: Path) -
 
 def test_a_model_without_a_limit_and_one_over_a_users_module_are_inspected(tmp_path: Path) -> None:
     CLDNetClassifier(random_state=0).fit(PHOTOS, LABELS).save(tmp_path / "open")
-    assert re.search(r"open: 2 classes, [0-9.]+ MB\n", run("inspect", tmp_path / "open").output)
+    assert re.search(r"open: 2 classes, [0-9.]+ MB in memory\n", run("inspect", tmp_path / "open").output)
     net = nn.Sequential(nn.Flatten(), nn.Linear(768, 10))
     CLDNetClassifier(backbone=net, capacity=4, random_state=0).fit(PHOTOS, LABELS).save(tmp_path / "own")
     assert "backbone  a module of your own\n" in run("inspect", tmp_path / "own").output

@@ -121,7 +121,7 @@ def test_what_is_no_label_is_refused_with_a_sentence(labels: Any, complaint: str
         (
             [1, 2],
             [3, 4, 5],
-            r"room for 4 classes, 2 are taken and y has 3 new ones: clf.extend\(8\) makes room and keeps",
+            r"4 classes, 2 are taken and y has 3 new ones: clf.extend\(8\) makes room and keeps .*`cldnet extend MODEL 8`",
         ),
         ([], [1, 2, 3, 4, 5], "room for 4 classes, 0 are taken and y has 5 new ones: make the model with capacity=8"),
     ],
@@ -228,7 +228,7 @@ def test_a_renamed_label_keeps_its_row_its_count_and_its_dates() -> None:
     before = table.to_json()
     for new, complaint in (
         (1, "type int cannot follow"),
-        ("b", r"use join_classes\(\['z'\], into='b'\)"),
+        ("b", r"use join_classes\(\['z'\], into='b'\), or `cldnet join`"),
         (None, "None"),
     ):
         with pytest.raises(ValueError, match=complaint):

@@ -17,7 +17,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from cldnet.data.files import read_table
+from cldnet.data.files import read_features, read_table
 
 FRAME = pd.DataFrame(
     {"length": [1.5, 2.25, 3.0], "count": [7, -8, 9], "wet": [True, False, True], "class": ["oak", "elm", "oak"]}
@@ -101,6 +101,19 @@ def test_the_labels_are_found_by_name(tmp_path: Path, name: str) -> None:
     data = read_table(write(tmp_path / "a.csv", f"a,{name},b\n1,x,2\n3,y,4\n"))
     assert data.train.x.tolist() == [[1, 2], [3, 4]]
     assert data.train.y.tolist() == ["x", "y"]
+
+
+@pytest.mark.parametrize("end", [".csv", ".parquet"])
+def test_blanks_around_names_and_labels_do_not_count(tmp_path: Path, end: str) -> None:
+    path = tmp_path / f"a{end}"
+    frame = pd.DataFrame({" a": [1, 2], "b ": [3, 4], " label ": [" oak", "elm "], "Split ": ["train", "test"]})
+    frame.to_csv(path, index=False) if end == ".csv" else frame.to_parquet(path)
+    data = read_table(path)
+    assert data.train.x.tolist() == [[1, 3]]
+    assert data.train.y.tolist() == ["oak"]
+    assert data.test is not None
+    assert data.test.y.tolist() == ["elm"]
+    assert read_features(path, [" b", "a"])[0].tolist() == [[3, 1], [4, 2]]
 
 
 def test_the_labels_can_be_named(tmp_path: Path) -> None:

@@ -105,6 +105,20 @@ def test_the_same_data_again_are_a_repetition() -> None:
     assert not clf.forget(*batch(1)).partial_fit(*batch(1)).lessons_[-1].repeated, "it was forgotten in between"
 
 
+def test_data_that_were_learned_twice_are_known_until_they_are_forgotten_twice() -> None:
+    clf = model().fit(*batch(0)).partial_fit(*batch(0)).forget(*batch(0))
+    assert copy.deepcopy(clf).partial_fit(*batch(0)).lessons_[-1].repeated, "one copy is still there"
+    clf.forget(*batch(0), allow_duplicates=True)
+    assert not clf.partial_fit(*batch(0)).lessons_[-1].repeated
+
+
+def test_data_that_were_forgotten_and_whose_second_lesson_was_undone_can_be_learned_again() -> None:
+    clf = model(keep_lessons=3).fit(*batch(0)).forget(*batch(0))
+    clf.partial_fit(*batch(0)).partial_fit(*batch(0))
+    assert [one.repeated for one in clf.undo(3).lessons_ if one.action == "learned"] == [False, False]
+    assert not clf.undo(4).partial_fit(*batch(0)).lessons_[-1].repeated
+
+
 def test_what_was_forgotten_renamed_and_joined() -> None:
     clf = model().fit(*batch(0, 30, "abc")).forget(*batch(0, 30, "abc"), sample_weight=[1.0] * 5 + [0.0] * 25)
     assert told(clf)[1] == (2, None, "forgot", 5, {"a": 2, "b": 2, "c": 1})

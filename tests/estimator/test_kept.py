@@ -111,7 +111,7 @@ def test_the_last_lessons_are_kept_and_an_error_says_what_to_do_about_others() -
         clf.partial_fit(*rows(0, 1, seed=seed))
     before = clf.model_
     for wrong, sentence in {
-        1: r"The sums of lesson 1 .* the last 2, .*clf\.forget\(X, y\), or `cldnet forget MODEL FOLDER`.*keep_lessons=N",
+        1: r"The sums of lesson 1 .* the last 2, .*clf\.forget\(X, y\), or `cldnet forget MODEL DATA`.*keep_lessons=N",
         "none": "There is no lesson 'none' in the model's history. The last ones are: 1, 2, 3",
         7: "There is no lesson 7",
     }.items():
@@ -119,7 +119,9 @@ def test_the_last_lessons_are_kept_and_an_error_says_what_to_do_about_others() -
             clf.undo(wrong)
     with pytest.raises(ValueError, match="There is no lesson to take back"):
         CLDNetClassifier.load(Path(__file__).parents[1] / "fixtures" / "store" / "5" / "exact.cldnet").undo()
-    with pytest.raises(ValueError, match=r"keeps those of none.*--keep-lessons N\), at 4 · features² bytes"):
+    with pytest.raises(
+        ValueError, match=r"this model keeps no sums of lessons\..*--keep-lessons N\), at 4 · features²"
+    ):
         make().fit(*rows(0)).undo()
     with clf.lesson(), pytest.raises(RuntimeError, match="A lesson is open"):
         clf.undo()
@@ -127,8 +129,10 @@ def test_the_last_lessons_are_kept_and_an_error_says_what_to_do_about_others() -
         clf.undo()
     assert clf.model_ is before
     hbo = CLDNetClassifier("hbo", embed_dim=8, capacity=4, epochs=1).fit(*rows(0, 1))
-    with pytest.raises(ValueError, match="keeps those of none"):
+    with pytest.raises(ValueError, match=r"cannot take back lesson 1 .* solver='hbo' .*a copy of the file from before"):
         hbo.undo()
+    with pytest.raises(ValueError, match=r"In lesson 4 .* has forgotten samples.*Learn them again: clf\.partial_fit"):
+        clf.forget(*rows(0, 1)).undo()
 
 
 @pytest.mark.parametrize(
@@ -166,6 +170,30 @@ def test_renaming_joining_extending_and_merging_keep_the_sums() -> None:
     assert_same_sums(clf, never)
     clf.undo(1)
     assert_same_sums(clf, make(capacity=20).merge([other]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda clf: clf.rename_class("b" * 3000, "c" * 3900),
+        lambda clf: clf.join_classes(["b" * 3000], into="c" * 3900),
+        lambda clf: clf.merge([copy.deepcopy(clf)], allow_duplicates=True),
+    ],
+)
+def test_the_sums_of_a_lesson_that_no_longer_fits_into_the_history_are_dropped(
+    change: Callable[[CLDNetClassifier], Any], tmp_path: Path
+) -> None:
+    clf = make(keep_lessons=10)
+    for seed in range(10):
+        clf.partial_fit(rows(0, seed=seed)[0], ["b" * 3000] * 10)
+    assert len(clf.model_.kept) == 10
+    change(clf)
+    numbers = [one.number for one in clf.lessons_]
+    assert 1 not in numbers
+    assert [one.number for one in clf.model_.kept] == [number for number in numbers if number <= 10]
+    clf.save(tmp_path / "model")
+    loaded = CLDNetClassifier.load(tmp_path / "model")
+    assert [one.kept for one in loaded.lessons_] == [number <= 10 for number in numbers]
 
 
 def test_a_lesson_given_twice_is_known_as_long_as_one_of_them_is_there() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cldnet import CLDNetClassifier
 from cldnet.data.arrays import Samples
 from cldnet.data.labels import LabelTable
+from cldnet.estimator.history import History
 from cldnet.estimator.lessons import Lesson, Lessons, Receipts, read_lessons, sample_digests, write_lessons
 from cldnet.nets import RandomReLU
 
@@ -57,7 +58,7 @@ def test_a_lesson_of_nine_rows_leaves_no_id_and_one_of_ten_does() -> None:
         lesson.add(part, sample_digests(part))
         learned = lesson.learned(Lessons())
         assert len(learned.ids) == known
-        assert learned.shared(lesson.forgotten(learned)) == 0
+        assert learned.shared(lesson.forgotten(learned, History())) == 0
 
 
 def test_a_lesson_is_forgotten_once_unless_it_is_learned_again() -> None:
@@ -70,7 +71,7 @@ def test_a_lesson_is_forgotten_once_unless_it_is_learned_again() -> None:
 
     learned = lesson().learned(Lessons())
     lesson().check_once(learned, part, sample_digests(part))
-    gone = lesson().forgotten(learned)
+    gone = lesson().forgotten(learned, History())
     assert gone.learned == ()
     with pytest.raises(ValueError, match=r"were forgotten before.*allow_duplicates=True"):
         lesson().check_once(gone, part, sample_digests(part))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import os
+import re
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +19,7 @@ import typer
 
 from cldnet.bench.formatting import counted, human_bytes
 from cldnet.cli.models import (
+    TextColumn,
     Wait,
     changing,
     describe_size,
@@ -45,7 +48,7 @@ _REJECTED = 0.05
 _MAX_DROP = 1.0
 #: The most confident mistakes, which the page of an evaluation shows.
 _MISTAKES = 24
-#: Classes that a refused lesson names, and letters of a sentence in a line of the terminal.
+#: Harmed classes that are named, and letters of a sentence in a line of the terminal.
 _NAMED, _LETTERS = 5, 80
 #: Options that a new model takes, by the kind of its data.
 _NEW = {
@@ -66,12 +69,6 @@ _Label = Annotated[
     str | None,
     typer.Option(help="Of a table: the column of labels. (default: the one named label, class, target or y)"),
 ]
-_Text = Annotated[
-    str | None,
-    typer.Option(
-        help="Of a table: the column of sentences. (default: the one named text, sentence, utterance, message or query)"
-    ),
-]
 
 
 def learn_command(
@@ -79,7 +76,7 @@ def learn_command(
     model: Annotated[Path, typer.Argument(help="The model's file. It is created if it does not exist.")],
     source: _Source,
     label: _Label = None,
-    text: _Text = None,
+    text: TextColumn = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the lesson in `cldnet lessons`. (default: that of the folder or file)")
     ] = None,
@@ -104,7 +101,9 @@ def learn_command(
     memory: Annotated[
         int,
         typer.Option(
-            min=1, help="For a new model: megabytes for the matrix to solve; its file has about half as many."
+            min=1,
+            help="For a new model: megabytes for the matrix to solve. Its file has about a quarter as many, and those of its "
+            "net if that is not minilm.",
         ),
     ] = 128,
     size: Annotated[
@@ -133,7 +132,7 @@ def learn_command(
         typer.Option(
             min=0,
             help="For a new model: keep the sums of so many last lessons, so that `cldnet undo` needs no data. Each makes the "
-            "file larger by about half of --memory.",
+            "file larger by about a quarter of --memory, and the model in memory by half.",
         ),
     ] = 0,
     allow_duplicates: Annotated[
@@ -164,7 +163,7 @@ def learn_command(
         gate = _gate(clf, model, exists, held_out)
         _say_size(clf, exists, data)
         begun = time.perf_counter()
-        labels = _teach(clf, data, name or source.resolve().stem)
+        labels = _teach(clf, data, name or _lesson_name(data.path))
         seconds = time.perf_counter() - begun
         if not allow_duplicates:
             _ask_about_duplicates(clf, data)
@@ -183,8 +182,8 @@ def predict_command(
     inputs: Annotated[
         list[str],
         typer.Argument(
-            help="Photos or folders of photos; sentences, .txt files or tables of sentences, or - for lines of the standard "
-            "input; or tables of numbers: what the model has learned.",
+            help="Photos or folders of photos; sentences, .txt files or folders of them, tables of sentences, or - for lines "
+            "of the standard input; or tables of numbers: what the model has learned.",
             metavar="INPUT...",
         ),
     ],
@@ -199,10 +198,10 @@ def predict_command(
             f"unknown ones are noticed. Implies --reject. (default: {_REJECTED})"
         ),
     ] = None,
-    text: _Text = None,
+    text: TextColumn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with one entry per sample.")] = False,
 ) -> None:
-    """Predict the class of photos, sentences or rows, with probabilities. Exits with 1 if a photo cannot be read."""
+    """Predict the class of photos, sentences or rows, with probabilities. Exits with 1 if a photo or text cannot be read."""
     if threshold is not None and not 0 < threshold < 1:
         raise ValueError(f"--threshold {threshold:g} should be a share of known samples, between 0 and 1.")
     share = (threshold or _REJECTED) if reject or threshold is not None else None
@@ -235,7 +234,7 @@ def forget_command(
         ),
     ] = None,
     label: _Label = None,
-    text: _Text = None,
+    text: TextColumn = None,
     allow_duplicates: Annotated[
         bool, typer.Option("--allow-duplicates", help="Forget samples again if they were learned more than once.")
     ] = False,
@@ -264,7 +263,7 @@ def eval_command(
     model: _Model,
     source: _Source,
     label: _Label = None,
-    text: _Text = None,
+    text: TextColumn = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder for page and JSON; by default one beside the model, with its name."),
@@ -362,7 +361,7 @@ def _say_size(clf: CLDNetClassifier, exists: bool, data: LabelledData) -> None:
         return
     known = len({*data.labels})
     expected = human_bytes(_expected_size(clf, known))
-    say(f"   size  the model of {counted(known, 'class', 'classes')} will take up to {expected}", error=True)
+    say(f"   size  the model of {counted(known, 'class', 'classes')} will take up to {expected} in memory", error=True)
 
 
 def _expected_size(clf: CLDNetClassifier, classes: int) -> int:
@@ -404,16 +403,34 @@ def _check_settings(path: Path, clf: CLDNetClassifier, noun: str, options: dict[
             )
 
 
-def _teach(clf: CLDNetClassifier, data: LabelledData, name: str) -> list[Any]:
+def _lesson_name(path: Path) -> str | None:
+    """The name of a lesson if none is given: that of its folder, or of its table without the ending."""
+    from cldnet.data.files import TABLE_ENDS
+    from cldnet.estimator.history import MOST_NAME
+
+    place = path.expanduser().resolve()
+    ends = () if place.is_dir() else TABLE_ENDS
+    cut = next((len(end) for end in ends if place.name.lower().endswith(end)), 0)
+    return place.name[: len(place.name) - cut][:MOST_NAME] or None
+
+
+def _own_labels(clf: CLDNetClassifier, data: LabelledData) -> dict[Any, Any]:
+    """The labels of data in the type of the model's labels: a folder's name is text, and in a table 1 is a number."""
+    known = getattr(clf, "model_", None) is not None
+    return {label: label_of(clf, str(label)) if known else label for label in {*data.labels}}
+
+
+def _teach(clf: CLDNetClassifier, data: LabelledData, name: str | None) -> list[Any]:
     """Teach a model some data as one lesson, and return their labels."""
     from cldnet.estimator.classifier import note_date
 
-    labels: list[Any] = []
+    labels, own = list[Any](), _own_labels(clf, data)
     # The exact solver need not hold all batches until the end, as a session does.
     with clf.lesson(name), nullcontext() if clf.solver == "exact" else clf.session():
         for batch in _batches(data, "learning"):
-            clf.partial_fit(batch.X, batch.y)
-            labels += batch.y
+            y = [own[label] for label in batch.y]
+            clf.partial_fit(batch.X, y)
+            labels += y
     note_date(clf, labels, date.today().isoformat())
     return labels
 
@@ -423,12 +440,17 @@ def _ask_about_duplicates(clf: CLDNetClassifier, data: LabelledData) -> None:
     last = clf.lessons_[-1]
     if not last.repeated:
         return
-    before = next((each for each in reversed(clf.lessons_[:-1]) if each.digest == last.digest), None)
+    earlier = [each for each in clf.lessons_[:-1] if each.digest == last.digest and each.action == "learned"]
+    before = earlier[-1] if earlier else None
     when = "" if before is None else f", in lesson {before.number} ({shown(before.name)}, {before.date})"
     said = f"The model has learned the {data.noun}s of {shown(data.path)} before{when}."
-    if _asks() and typer.confirm(f"{said} Learn them again, so that each counts twice?", err=True):
-        return
-    raise ValueError(f"{said} The model is as it was. Pass --allow-duplicates if every {data.noun} should count twice.")
+    if not _asks():
+        raise ValueError(
+            f"{said} The model is as it was. Pass --allow-duplicates if every {data.noun} should count twice."
+        )
+    if not typer.confirm(f"{said} Learn them again, so that each counts twice?", err=True):
+        say("Nothing was learned.", error=True)
+        raise typer.Exit(1)
 
 
 def _asks() -> bool:
@@ -457,27 +479,27 @@ def _check_gate(clf: CLDNetClassifier, gate: Gate | None, held_out: LabelledData
     held = _count(sum(found.samples.values()), held_out.noun)
     held = f"{held} of {counted(len(found.samples), 'class', 'classes')}"
     said = f"{before:.1%} before the lesson, {after:.1%} after it, on {held}"
-    if found.drop <= max_drop + 1e-9:
-        say(f"  check  {said}")
-        return
-    harmed = "; ".join(
+    lost = "; ".join(
         f"{shown(each.label)} {each.before} of {each.samples} right before, {each.after} after"
         for each in found.harmed[:_NAMED]
     )
-    more = f"; and {len(found.harmed) - _NAMED} more" if len(found.harmed) > _NAMED else ""
+    lost += f"; and {len(found.harmed) - _NAMED} more" if len(found.harmed) > _NAMED else ""
+    if found.drop <= max_drop + 1e-9:
+        say(f"  check  {said}" + (f"\n   lost  {lost}" if lost else ""))
+        return
     say(f"Refused: accuracy fell by {found.drop:.1f} points, more than {max_drop:g}: {said}.", error=True)
-    say(f"Classes that lost: {harmed}{more}. The model's file is as it was.", error=True)
+    say(f"Classes that lost: {lost}. The model's file is as it was.", error=True)
     raise typer.Exit(1)
 
 
 def _forget(clf: CLDNetClassifier, data: LabelledData, allow_duplicates: bool) -> int:
     """Forget the samples of some data, and return their number."""
-    forgotten = 0
+    forgotten, own = 0, _own_labels(clf, data)
     _fit_to(clf, data)
-    with warnings.catch_warnings(record=True) as caught, clf.lesson(data.path.resolve().stem):
+    with warnings.catch_warnings(record=True) as caught, clf.lesson(_lesson_name(data.path)):
         warnings.simplefilter("always")
         for batch in _batches(data, "forgetting"):
-            clf.forget(batch.X, batch.y, allow_duplicates=allow_duplicates)
+            clf.forget(batch.X, [own[label] for label in batch.y], allow_duplicates=allow_duplicates)
             forgotten += len(batch.y)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         say(message, error=True)
@@ -486,12 +508,13 @@ def _forget(clf: CLDNetClassifier, data: LabelledData, allow_duplicates: bool) -
 
 @dataclass(frozen=True)
 class _Asked:
-    """Samples to predict: how many, what one is called, and a function that predicts some of them."""
+    """Samples to predict: what one is called, their names, and why some cannot be read, by their place, if that is known."""
 
     noun: str
     predictor: Predictor
     names: Sequence[Any]
     rows: Any = None
+    faults: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -500,7 +523,8 @@ class _Asked:
         """Inputs of a batch, and why some of its samples cannot be read, by their place in it."""
         part = self.names[first : first + BATCH]
         if self.noun == "text":
-            return part, {}
+            faults = {place: self.faults[first + place] for place in range(len(part)) if first + place in self.faults}
+            return [each for place, each in enumerate(part) if place not in faults], faults
         if self.noun == "row":
             return self.rows[first : first + BATCH], {}
         from cldnet.data.images.decode import cut_from, read_photos
@@ -520,7 +544,9 @@ def _asked(model: Path, predictor: Predictor, noun: str, inputs: Sequence[str], 
 
         return _Asked(noun, predictor, [str(path) for path in find_photos([Path(each) for each in inputs])])
     if noun == "text":
-        return _Asked(noun, predictor, [sentence for each in inputs for sentence in _sentences(each, text)])
+        found = [sentence for each in inputs for sentence in _sentences(each, text)]
+        faults = {place: reason for place, (_, reason) in enumerate(found) if reason is not None}
+        return _Asked(noun, predictor, [sentence for sentence, _ in found], faults=faults)
     import torch
 
     from cldnet.data.files import is_table, read_features
@@ -537,22 +563,38 @@ def _asked(model: Path, predictor: Predictor, noun: str, inputs: Sequence[str], 
     return _Asked(noun, predictor, [f"row {number:,}" for number in range(1, len(rows) + 1)], rows.numpy())
 
 
-def _sentences(given: str, text: str | None) -> list[str]:
-    """The sentences that an argument means: itself, a text file's, a table's, or lines of the standard input."""
+def _sentences(given: str, text: str | None) -> list[tuple[str, str | None]]:
+    """The sentences that an argument means: those of a folder, a file or the standard input, or itself.
+
+    With each is None, or for a file that cannot be read, which then has its name here, the reason.
+    """
     from cldnet.data.files import is_table, read_sentences
-    from cldnet.datasets import read_text
+    from cldnet.data.images.folders import TEXT_SUFFIXES, find_texts
 
     if given == "-":
-        return [line.strip() for line in sys.stdin if line.strip()]
-    if is_table(given):
-        return read_sentences(Path(given).expanduser(), text=text, labelled=False).texts
-    path = Path(given).expanduser()
-    if given.lower().endswith(".txt"):
-        try:
-            return [read_text(path)]
-        except ValueError as error:
-            raise ValueError(f"{given!r} cannot be read: {error}.") from error
-    return [given]
+        return [(line.strip(), None) for line in sys.stdin if line.strip()]
+    place = os.path.expanduser(given)  # unlike pathlib, these take any sentence, if it begins with ~ or is too long
+    if os.path.isdir(place):
+        return [_text_of(path) for path in find_texts(Path(place))]
+    # "please open report.csv" is a sentence, unless there is such a file; "report.csv" is a file, even if there is none.
+    if os.path.exists(place) or not re.search(r"\s", given):
+        if is_table(given):
+            return [(each, None) for each in read_sentences(Path(place), text=text, labelled=False).texts]
+        if Path(place).suffix.lower() in TEXT_SUFFIXES:
+            return [_text_of(Path(place))]
+    return [(given, None)]
+
+
+def _text_of(path: Path) -> tuple[str, str | None]:
+    """A text file's sentence, or its name and why it cannot be read; a file that is not there is an error."""
+    from cldnet.datasets import read_text
+
+    try:
+        return read_text(path), None
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        return str(path), getattr(error, "strerror", None) or str(error)
 
 
 def _predictions(asked: _Asked, first: int, top: int, share: float | None) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ def lessons_command(
     if records:
         Console().print(table)
     else:
-        say(f"{shown(model)} has no history of lessons: it has not learned anything since it has one.")
+        say(f"{shown(model)} has no lessons: none was recorded, or all were undone.")
 
 
 def undo_command(
@@ -121,6 +121,8 @@ def extend_command(
     """Make room for more classes. What was learned stays as it is."""
 
     def extend(clf: CLDNetClassifier) -> str:
+        if clf.model_.labels.capacity is None:
+            raise ValueError(f"{str(model)!r} has no limit to its number of classes: there is nothing to extend.")
         clf.extend(capacity)
         return f" extended  to {counted(capacity, 'class', 'classes')}"
 

@@ -36,7 +36,15 @@ Wait = Annotated[
     typer.Option("--wait/--no-wait", help="Whether to wait while another process changes the model's file."),
 ]
 
-_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+#: Option of the commands that read tables of sentences.
+TextColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        help="Of a table: the column of sentences. (default: the one named text, sentence, utterance, message or query)",
+    ),
+]
+
 #: Most photos that an exported file is checked on.
 _MAX_CHECKED = 1000
 _SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
@@ -60,10 +68,11 @@ def audit_command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Training data to compare with: a folder of photos, one folder per class; an .npz file; a CSV or Parquet "
-            "table (PATH,label=NAME); or a stream such as split-mnist, of which the training samples are used."
+            help="Training data to compare with: a folder of photos or .txt files, one folder per class; an .npz file; a CSV "
+            "or Parquet table (PATH,label=NAME); or a stream such as split-mnist, of which the training samples are used."
         ),
     ] = None,
+    text: TextColumn = None,
     where: Annotated[Path | None, typer.Option(help="Folder to look for a stream's data set in before others.")] = None,
     rows: Annotated[int, typer.Option(min=0, help="Training samples to compare with, drawn at random; 0: all.")] = 2000,
     out: Annotated[
@@ -78,7 +87,7 @@ def audit_command(
     from cldnet.bench.report.model_pages import output_folder
 
     clf, folder = loaded(model), out or model.with_name(f"{model.stem}-audit")
-    x = None if data is None else _training_samples(data, where)
+    x = None if data is None else _training_samples(clf, data, text, where)
     with output_folder(folder), counting("comparing", "samples") as tell:
         audit = clf.audit(x, rows=rows or None, on_progress=tell)
     page, figures = write_audit(audit, folder, model.name)
@@ -103,7 +112,11 @@ def inspect_command(
     say(f"  solver  {found.solver}\nbackbone  {backbone}")
     numbers = f"{' × '.join(map(str, found.input_shape))}{' bytes' if found.pixels else ''}"
     say(f"  inputs  {f'sentences of up to {numbers}' if found.text else numbers}")
-    say(f"  taught  {counted(found.tasks, 'time', 'times')} (cldnet learn takes a folder 256 photos at a time)")
+    photos = len(found.input_shape) == 3 and found.input_shape[0] == 3
+    batches = (
+        f" (cldnet learn takes 256 {'texts' if found.text else 'photos'} at a time)" if found.text or photos else ""
+    )
+    say(f"  taught  {counted(found.tasks, 'time', 'times')}{batches}")
     kinds = ", ".join(f"{kind} {human_bytes(size)}" for kind, size in by_size)
     say(f"   bytes  {human_bytes(found.total)}: {kinds}")
     table = new_table()
@@ -207,7 +220,7 @@ def describe_size(clf: CLDNetClassifier) -> str:
 
 def _size(known: int, room: int | None, total: int) -> str:
     left = "" if room is None else f"room for {room:,} more, "
-    return f"{counted(known, 'class', 'classes')}, {left}{human_bytes(total)}"
+    return f"{counted(known, 'class', 'classes')}, {left}{human_bytes(total)} in memory"
 
 
 def _summary(clf: CLDNetClassifier) -> ModelSummary:
@@ -302,21 +315,32 @@ def _loaded(model: Path, load: Callable[[Path], _Loaded]) -> _Loaded:
         ) from error
 
 
-def _training_samples(data: str, where: Path | None) -> Tensor:
+def _training_samples(clf: CLDNetClassifier, data: str, column: str | None, where: Path | None) -> Tensor | list[str]:
     """Read all training samples of a folder or a file, or those that a stream teaches; say what is left out."""
     import torch
 
+    from cldnet import datasets
+    from cldnet.data.sentences import TEXT_BYTES, decode_sentences
     from cldnet.data.streams import SOURCES, StreamSpec, read_source, stream_by_name
 
     text = _with_kind(data)
     spec = StreamSpec.parse(text, SOURCES)
+    of_sentences = clf.model_.inputs.text and spec.path is not None
+    if column is not None and not of_sentences:
+        raise ValueError("--text names a column of a table of sentences, for a model of sentences: leave it out.")
+    x: Tensor | list[str]
     with counting("reading photos", "files") as tell:
-        if spec.path is None or spec.split or spec.variants:  # split options mean what a run was taught
+        if of_sentences:
+            sentences = datasets.load(spec.path or "", label=spec.reading.get("label"), text=column)
+            x, tested = sentences.X, 0 if sentences.test is None else len(sentences.test)
+        elif spec.path is None or spec.split or spec.variants:  # split options mean what a run was taught
             stream = stream_by_name(text, None, data=where, on_progress=tell)
             x, tested = torch.cat([task.train.x for task in stream]), len(stream.test)
         else:
             found = read_source(spec, on_progress=tell)  # a stream would set a part of it aside
             x, tested = found.train.x, 0 if found.test is None else len(found.test)
+    if clf.model_.inputs.text and isinstance(x, torch.Tensor) and tuple(x.shape[1:]) == (TEXT_BYTES,):
+        x = decode_sentences(x)
     left_out = f"; the {tested:,} samples of its test part are left out" if tested else ""
     say(f"   data  {len(x):,} training samples in {spec.shown}{left_out}")
     return x
@@ -324,6 +348,7 @@ def _training_samples(data: str, where: Path | None) -> Tensor:
 
 def _with_kind(data: str) -> str:
     """Put the kind of source in front of a plain path."""
+    from cldnet.data.files import is_table
     from cldnet.data.streams import SOURCES, STREAMS, StreamSpec
 
     name = StreamSpec.parse(data, SOURCES).name
@@ -334,4 +359,4 @@ def _with_kind(data: str) -> str:
         raise ValueError(f"There is no folder or file {name!r}. Give the path of training data, or a stream's name.")
     if path.is_dir():
         return f"{'arrays' if any(path.glob('*.npy')) else 'folder'}:{data}"
-    return f"{'table' if name.lower().endswith(_TABLES) else 'arrays'}:{data}"
+    return f"{'table' if is_table(name) else 'arrays'}:{data}"

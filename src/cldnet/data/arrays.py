@@ -246,9 +246,12 @@ def _channels_first(x: Tensor) -> Tensor:
 
 def read_inputs(X: Any, input_shape: tuple[int, ...] | None, inputs: Inputs) -> Tensor:
     """Convert what is to be predicted to the layout of the nets, as a model's first ``inputs`` were; see `as_inputs`."""
-    text = is_sentences(X)
-    inputs.check_text(text)
-    return encode_sentences(X) if text else layout(as_inputs(X, copy=False, projection=inputs.projection), input_shape)
+    inputs.check_text(X)
+    return (
+        encode_sentences(X)
+        if inputs.text
+        else layout(as_inputs(X, copy=False, projection=inputs.projection), input_shape)
+    )
 
 
 @dataclass(frozen=True)
@@ -290,10 +293,9 @@ class Samples:
                 "This classifier requires y to be passed, but the target y is None. Give a list, an array or a column of "
                 "labels, one per sample."
             )
-        text = is_sentences(X)
         if inputs is not None:
-            inputs.check_text(text)
-        if text:
+            inputs.check_text(X)
+        if is_sentences(X):
             return cls._of_sentences(X, y, sample_weight, table, classes)
         projection = Projection.of(X, width) if inputs is None else inputs.projection
         if projection is not None and input_shape is not None:

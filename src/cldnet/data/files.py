@@ -35,7 +35,8 @@ _ARRAY_BLOCK = 1 << 26
 _LARGEST_WHOLE = 2**53
 _LAST_LETTER = 0x10FFFF
 _SURROGATES = 0xD800 >> 11
-_ENDS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+#: Endings of tables' names, in lower case.
+TABLE_ENDS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _LABEL_NAMES = ("label", "class", "target", "y")
 _TEXT_NAMES = ("text", "sentence", "utterance", "message", "query")
 _SPLIT = "split"
@@ -232,12 +233,13 @@ def read_features(path: Path, names: Sequence[str] | None) -> tuple[Tensor, tupl
 
     def chosen(schema: Any, first_row: tuple[str, int]) -> _Columns:
         present = _unique(path, schema)
-        missing = [name for name in names or () if name not in present]
+        missing = [name for name in wanted or () if name not in present]
         if missing:
             raise ValueError(f"{path} lacks the columns {_listed(missing)} of the model; it has {_listed(present)}.")
         others = [name for name in present if name.lower() not in (*_LABEL_NAMES, _SPLIT)]
-        return _numeric(path, schema, _Columns(None, None, tuple(others if names is None else names), first_row))
+        return _numeric(path, schema, _Columns(None, None, tuple(others if wanted is None else wanted), first_row))
 
+    wanted = None if names is None else [name.strip() for name in names]
     table, columns = _read(path, chosen)
     return _features(path, table, columns), columns.features
 
@@ -261,9 +263,9 @@ def _features(path: Path, table: Any, columns: _Columns) -> Tensor:
 
 def _ending(path: Path) -> str:
     check_file(path)
-    end = next((end for end in _ENDS if path.name.lower().endswith(end)), None)
+    end = next((end for end in TABLE_ENDS if path.name.lower().endswith(end)), None)
     if end is None:
-        raise ValueError(f"{path} has an unknown ending; expected one of {', '.join(_ENDS)}.")
+        raise ValueError(f"{path} has an unknown ending; expected one of {', '.join(TABLE_ENDS)}.")
     return end
 
 
@@ -285,13 +287,22 @@ class Sentences(NamedTuple):
 
 def is_table(path: str | os.PathLike[str]) -> bool:
     """Whether a file's name has the ending of a table."""
-    return os.fspath(path).lower().endswith(_ENDS)
+    return os.fspath(path).lower().endswith(TABLE_ENDS)
 
 
 def has_sentences(path: Path) -> bool:
-    """Whether a table has a column of sentences, by its name: text, sentence, utterance, message or query."""
-    names = [name.lower() for name in _names(path)]
-    return any(name in _TEXT_NAMES for name in names)
+    """Whether a table has a column named text, sentence, utterance, message or query with values that are not all numbers."""
+    names = [name for name in _names(path) if name.lower() in _TEXT_NAMES]
+    return bool(names) and any(not _is_number(value) for row in _words(path, names) for value in row)
+
+
+def _is_number(text: str) -> bool:
+    """Whether a table of numbers may have such a value."""
+    try:
+        float(text)
+    except ValueError:
+        return text.strip().lower() in ("true", "false")
+    return True
 
 
 def read_sentences(
@@ -303,72 +314,78 @@ def read_sentences(
     and a column named ``split`` are as for `read_table`. CSV files are read by Python alone, Parquet by pyarrow.
     """
     names = _names(path)
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise ValueError(f"{path} has more than one column named {_listed(twice)}: rename them.")
     wanted = {"text": _column(path, names, text, _TEXT_NAMES, "text")}
     if labelled:
         wanted |= {"label": _label_column(path, names, label)}
-        wanted |= {"split": _SPLIT} if _SPLIT in names and _SPLIT not in wanted.values() else {}
-    columns = _read_words(path, list(wanted.values()))
+        split = _split_column(name for name in names if name not in wanted.values())
+        wanted |= {} if split is None else {"split": split}
+    columns: dict[str, list[str]] = {name: [] for name in wanted.values()}
+    for row in _words(path, list(columns)):
+        for name, value in zip(columns, row, strict=True):
+            columns[name].append(value)
     if not columns[wanted["text"]]:
         raise ValueError(f"{path} has no rows below the names of its columns.")
     if not labelled:
         return Sentences(columns[wanted["text"]], None, None)
     with _explaining(path, "a table"):
-        y = _whole_or_text(_whole_numbers(columns[wanted["label"]]))
-    tested = _test_rows(path, np.array(columns[_SPLIT], dtype=object)) if "split" in wanted else None
+        y = _whole_or_text(_whole_numbers([label.strip() for label in columns[wanted["label"]]]))
+    tested = _test_rows(path, np.array(columns[wanted["split"]], dtype=object)) if "split" in wanted else None
     return Sentences(columns[wanted["text"]], y, tested)
 
 
 def _names(path: Path) -> list[str]:
-    """Names of a table's columns."""
+    """Names of a table's columns, without blanks around them; raise if two are the same."""
     if _ending(path) == ".parquet":
         _pyarrow()
         from pyarrow import parquet  # noqa: PLC0415
 
         with _explaining(path, "a table"):
-            return list(parquet.read_schema(path).names)
-    with _explaining(path, "a table"), _open_text(path) as file:
-        return next(iter(_lines_of(path, file)), (0, []))[1]
+            names = list(parquet.read_schema(path).names)
+    else:
+        with _explaining(path, "a table"), _open_text(path) as file:
+            names = next(iter(_lines_of(path, file)), (0, []))[1]
+    names = [name.strip() for name in names]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"{path} has more than one column named {_listed(twice)}: rename them.")
+    return names
 
 
-def _read_words(path: Path, names: list[str]) -> dict[str, list[str]]:
-    """Read columns as text, or raise with the place of the first missing value."""
-    if _ending(path) == ".parquet":
-        from pyarrow import parquet, string  # noqa: PLC0415
+def _words(path: Path, names: list[str]) -> Iterator[list[str]]:
+    """Read columns as text, row by row; raise at the first missing value, with its place."""
+    parquet = _ending(path) == ".parquet"
+    limit, size = memory_limit(), 0
+    for number, row in (_parquet_words if parquet else _csv_words)(path, names):
+        for name, value in zip(names, row, strict=True):
+            if value is None or not value.strip():
+                place = f"{'row' if parquet else 'line'} {number:,}"
+                raise ValueError(
+                    f"{path}, column {name!r}: a value is missing in {place}. Fill it in, or drop that row."
+                )
+            size += len(value)
+        if size > limit:
+            raise ValueError(f"{path} takes more than the {limit:,} bytes of memory allowed: split it.")
+        yield row
 
-        with _explaining(path, "a table"), parquet.ParquetFile(path, page_checksum_verification=True) as file:
-            table = _collect(file.schema_arrow, file.iter_batches()).select(names)
-            rows = zip(*(table.column(name).cast(string()).to_pylist() for name in names), strict=True)
-        return _complete(path, names, enumerate(rows, 1), "row")
-    limit, size, kept = memory_limit(), 0, []
+
+def _parquet_words(path: Path, names: list[str]) -> Iterator[tuple[int, list[Any]]]:
+    from pyarrow import parquet, string  # noqa: PLC0415
+
+    with _explaining(path, "a table"), parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        table = _stripped(_collect(file.schema_arrow, file.iter_batches()))
+        columns = [table.column(name).cast(string()).to_pylist() for name in names]
+    yield from enumerate(map(list, zip(*columns, strict=True)), 1)
+
+
+def _csv_words(path: Path, names: list[str]) -> Iterator[tuple[int, list[Any]]]:
     with _explaining(path, "a table"), _open_text(path) as file:
         lines = _lines_of(path, file)
-        head = next(lines)[1]
+        head = [name.strip() for name in next(lines)[1]]
         places = [head.index(name) for name in names]
         for number, row in lines:
             if len(row) != len(head):
                 raise ValueError(f"line {number:,} has {len(row)} columns and the first has {len(head)}")
-            kept.append((number, [row[place] for place in places]))
-            size += sum(map(len, kept[-1][1]))
-            if size > limit:
-                raise ValueError(f"it takes more than the {limit:,} bytes of memory allowed: split it")
-    return _complete(path, names, kept, "line")
-
-
-def _complete(
-    path: Path, names: list[str], rows: Iterable[tuple[int, Iterable[Any]]], word: str
-) -> dict[str, list[str]]:
-    columns: dict[str, list[str]] = {name: [] for name in names}
-    for number, row in rows:
-        for name, value in zip(names, row, strict=True):
-            if value is None or not value.strip():
-                raise ValueError(
-                    f"{path}, column {name!r}: a value is missing in {word} {number:,}. Fill it in, or drop that row."
-                )
-            columns[name].append(value)
-    return columns
+            yield number, [row[place] for place in places]
 
 
 @contextmanager
@@ -410,8 +427,8 @@ _Choice = Callable[[Any, tuple[str, int]], _Columns]
 
 
 def _read_csv(path: Path, delimiter: str, choose: _Choice) -> tuple[Any, _Columns]:
+    from pyarrow import compute, float64, input_stream, int64, string, types  # noqa: PLC0415
     from pyarrow import csv as arrow_csv  # noqa: PLC0415
-    from pyarrow import float64, input_stream, int64, string, types  # noqa: PLC0415
 
     with path.open("rb") as file:
         compression = "gzip" if file.read(2) == b"\x1f\x8b" else None
@@ -426,16 +443,21 @@ def _read_csv(path: Path, delimiter: str, choose: _Choice) -> tuple[Any, _Column
 
     with _explaining(path, "a table"), read({}) as first:
         schema = first.schema
-    columns = choose(schema, ("line", 2))
+        named = _stripped(schema.empty_table()).schema
+    columns = choose(named, ("line", 2))
     # A column may begin with integers and go on with others; labels that look like integers may be text: 01 and 1.
-    column_types = {name: float64() for name in columns.features if not types.is_boolean(schema.field(name).type)}
-    if columns.label is not None and types.is_integer(schema.field(columns.label).type):
+    column_types = {name: float64() for name in columns.features if not types.is_boolean(named.field(name).type)}
+    if columns.label is not None and types.is_integer(named.field(columns.label).type):
         column_types[columns.label] = string()
-    with _explaining(path, "a table"), read(column_types) as batches:
-        table = _collect(batches.schema, batches)
+    as_written = dict(zip(named.names, schema.names, strict=True))
+    with (
+        _explaining(path, "a table"),
+        read({as_written[name]: kind for name, kind in column_types.items()}) as batches,
+    ):
+        table = _stripped(_collect(batches.schema, batches))
     if columns.label not in column_types:
         return table, columns
-    labels = table.column(columns.label)
+    labels = compute.utf8_trim_whitespace(table.column(columns.label))
     if all(re.fullmatch(_WHOLE, text) for text in labels.to_pylist()):
         table = table.set_column(table.column_names.index(columns.label), columns.label, labels.cast(int64()))
     return table, columns
@@ -446,10 +468,16 @@ def _read_parquet(path: Path, choose: _Choice) -> tuple[Any, _Columns]:
 
     with _explaining(path, "a table"):
         file = parquet.ParquetFile(path, page_checksum_verification=True)
+        named = _stripped(file.schema_arrow.empty_table()).schema
     with file:
-        columns = choose(file.schema_arrow, ("row", 1))
+        columns = choose(named, ("row", 1))
         with _explaining(path, "a table"):
-            return _collect(file.schema_arrow, file.iter_batches()), columns
+            return _stripped(_collect(file.schema_arrow, file.iter_batches())), columns
+
+
+def _stripped(table: Any) -> Any:
+    """A table whose columns have no blanks around their names."""
+    return table.rename_columns([name.strip() for name in table.column_names])
 
 
 def _collect(schema: Any, batches: Iterable[Any]) -> Any:
@@ -485,7 +513,7 @@ def _columns(path: Path, schema: Any, label: str | None, first_row: tuple[str, i
     names = _unique(path, schema)
     label = _label_column(path, names, label)
     kinds = {name: _kind(schema.field(name).type) for name in names}
-    split = _SPLIT if label != _SPLIT and kinds.get(_SPLIT) in ("text", "categories of text") else None
+    split = _split_column(name for name in names if name != label and kinds[name].endswith("text"))
     if kinds[label].removeprefix("categories of ") not in ("text", "numbers"):
         raise ValueError(f"The labels of {path}, column {label!r}, are {kinds[label]}; expected text or integers.")
     return _numeric(
@@ -499,13 +527,20 @@ def _numeric(path: Path, schema: Any, columns: _Columns) -> _Columns:
     bad = [name for name in columns.features if kinds[name] != "numbers"]
     if bad:
         found = ", ".join(sorted({kinds[name] for name in bad}))
-        sentences = f", or name the column of sentences with text={bad[0]!r}" if kinds[bad[0]] == "text" else ""
+        sentences = ""
+        if kinds[bad[0]] == "text":
+            sentences = f", or name the column of sentences with text={bad[0]!r} (on the command line --text)"
         raise ValueError(
             f"{path} has features that are not numbers ({found}): {_listed(bad)}. Encode or drop them{sentences}."
         )
     if not columns.features:
         raise ValueError(f"{path} has only a label column; expected numeric feature columns as well.")
     return columns
+
+
+def _split_column(names: Iterable[str]) -> str | None:
+    """The column that says which rows are for training and which for tests, if there is one."""
+    return next((name for name in names if name.lower() == _SPLIT), None)
 
 
 def _label_column(path: Path, names: list[str], label: str | None) -> str:
@@ -516,15 +551,24 @@ def _column(path: Path, names: list[str], given: str | None, usual: Sequence[str
     """The column that a user named, or the only one with one of the usual names."""
     if given is not None:
         if given not in names:
-            raise ValueError(f"{path} has no column {given!r}. {nearest_names(given, names[:_MOST_NAMES])}")
+            known = nearest_names(given, names[:_MOST_NAMES])
+            raise ValueError(f"{path} has no column {given!r}. {known}{_other_separator(names)}")
         return given
     found = [name for name in names if name.lower() in usual]
     if len(found) != 1:
         raise ValueError(
             f"{path} has {len(found) or 'no'} columns named {', '.join(usual[:-1])} or {usual[-1]}: "
-            f"name the {what} column with {what}=…. Its columns are {_listed(names)}."
+            f"name the {what} column with {what}=… (on the command line --{what}). Its columns are {_listed(names)}."
+            f"{_other_separator(names)}"
         )
     return found[0]
+
+
+def _other_separator(names: list[str]) -> str:
+    """What to do if a table seems to have one column only because others are separated in another way."""
+    if len(names) != 1 or not re.search(r"[;|,\t]", names[0]):
+        return ""
+    return " Columns should be separated by commas, in .tsv files by tabs: save the table so."
 
 
 def _kind(arrow_type: Any) -> str:
@@ -554,6 +598,8 @@ def _values(path: Path, table: Any, name: str, columns: _Columns) -> NDArray[Any
     if types.is_decimal(column.type) or types.is_null(column.type):
         column = column.cast(float64())
     values: NDArray[Any] = column.to_numpy()
+    if values.dtype.kind == "O":
+        values = np.array([value.strip() if isinstance(value, str) else value for value in values], dtype=object)
     missing = column.is_null().to_numpy() | ((values == "") if values.dtype.kind == "O" else False)
     infinite = ~np.isfinite(values) if values.dtype.kind == "f" else missing
     for bad, what in ((missing, "missing"), (infinite, "infinite or NaN")):
@@ -585,4 +631,6 @@ def _explaining(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # on damaged files zipfile, zlib, numpy and pyarrow raise nearly anything
+        if isinstance(error, UnicodeDecodeError) or "to string: invalid UTF8" in str(error):
+            raise ValueError(f"{path} is not text in UTF-8: save it as UTF-8.") from error
         raise ValueError(f"{path} cannot be read as {what}: {str(error).rstrip('.'):.300}.") from error

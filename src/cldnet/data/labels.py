@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cldnet.data.sentences import TEXT_ADVICE, TEXT_BYTES
+from cldnet.data.sentences import TEXT_ADVICE, TEXT_BYTES, is_sentences, no_sentences
 from cldnet.data.sparse import Projection
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -116,7 +116,7 @@ class LabelTable:
         fresh = {label for label in np.unique(array).tolist() if label not in self._row_of}
         if self.capacity is not None and len(self) + len(fresh) > self.capacity:
             enough = max(2 * self.capacity, len(self) + len(fresh))
-            extend = f"clf.extend({enough}) makes room and keeps what was learned"
+            extend = f"clf.extend({enough}) makes room and keeps what was learned (or `cldnet extend MODEL {enough}`)"
             raise ValueError(
                 f"The model has room for {self.capacity} classes, {len(self)} are taken and y has {len(fresh)} new ones: "
                 f"{extend if len(self) else f'make the model with capacity={enough} or more'}."
@@ -167,7 +167,8 @@ class LabelTable:
         old, new = as_labels([old, new]).tolist()
         if new in self._row_of:
             raise ValueError(
-                f"There is a class {new!r} already: use join_classes([{old!r}], into={new!r}) to make the two one."
+                f"There is a class {new!r} already: use join_classes([{old!r}], into={new!r}), or `cldnet join`, to make the "
+                "two one."
             )
         for table in (self._row_of, self._count_of, self._dates):
             kept = {new if label == old else label: value for label, value in table.items()}
@@ -370,12 +371,13 @@ class Inputs:
             "Python."
         )
 
-    def check_text(self, text: bool) -> None:
+    def check_text(self, X: Any) -> None:
         """Raise for sentences where the first inputs were numbers, and the other way round."""
+        text = is_sentences(X)
         if text and not self.text:
             raise ValueError(f"X has sentences, and this model was taught with numbers. {TEXT_ADVICE}")
         if self.text and not text:
-            raise ValueError("X has no sentences, and this model was taught with some. Give a list of strings.")
+            raise ValueError(no_sentences(X, "this model was taught with some"))
 
     def check(self, x: Tensor) -> None:
         """Raise for inputs of another shape, and for images in another range, such as 0 to 1 after 0 to 255."""

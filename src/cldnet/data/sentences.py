@@ -33,6 +33,17 @@ def is_sentences(X: Any) -> bool:
     return isinstance(X, list | tuple) and any(isinstance(value, str) for value in X)
 
 
+def no_sentences(X: Any, why: str) -> str:
+    """What to say of inputs that are no sentences, where some are expected, and ``why`` that is."""
+    try:
+        empty = len(X) == 0
+    except TypeError:  # of what has no length
+        empty = False
+    if empty:
+        return "X is empty: give at least one sentence."
+    return f'X has no sentences, and {why}. Give a list of strings, or one column of a table, as df["text"].'
+
+
 def encode_sentences(sentences: Sequence[Any]) -> Tensor:
     """Convert sentences to rows of bytes ``(n, TEXT_BYTES)``, or raise for what is not a sentence.
 

@@ -185,8 +185,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_no_session("fit")
         parameters, options = self._validated_parameters()
         table, width = LabelTable(parameters.limit), parameters.sparse_width
+        parameters.check_text(X)
         samples = Samples.checked(X, y, sample_weight, parameters.input_shape, table, width=width)
-        parameters.check_text(samples.text)
         # Whatever an open lesson has is forgotten, too.
         lesson = Lesson() if self._lesson is None else Lesson(name=self._lesson.name, apart=True)
         work, first = self._learned(samples, parameters, options, None, lesson)
@@ -213,10 +213,10 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parameters, options = self._validated_parameters(model)
         table = self._labels(parameters) if session is None else session.table
         known = model.inputs if model is not None else session.inputs if session is not None else None
+        parameters.check_text(X)
         samples = Samples.checked(
             X, y, sample_weight, parameters.input_shape, table, classes, inputs=known, width=parameters.sparse_width
         )
-        parameters.check_text(samples.text)
         if model is not None:
             self._check_columns(X, samples.x, model)
         if session is None:
@@ -589,6 +589,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         descent can bring them, which is less far than in a table made at once. `largest_cosine_` and a line on the logger
         ``cldnet`` say how near two vectors come, and a warning if it is nearer than the model was made for: better to
         choose ``capacity`` and ``embed_dim`` large from the start.
+
+        A model without a limit (``capacity="auto"`` of the exact solver) need not be extended: it would get a limit.
 
         Parameters
         ----------

@@ -18,7 +18,7 @@ HISTORY_BYTES = 1 << 15
 #: Bytes of one record: the classes of a lesson that would take more are not named, so that no lesson displaces many others.
 _MOST_BYTES = HISTORY_BYTES // 8
 #: Characters of a lesson's name.
-_MOST_NAME = 200
+MOST_NAME = 200
 #: Calls of fewer samples without a lesson of their own are recorded together; see `History.noted`.
 _FEW = 10
 _ACTIONS = ("learned", "forgot", "merged")
@@ -45,7 +45,7 @@ class LessonRecord:
     samples : dict or None
         Number of samples by label, without classes that have left the model since. None if there were too many labels.
     digest : str or None
-        Id of the lesson's data, for lessons of ten samples or more of the exact solver.
+        Id of the data that were learned or forgotten, for lessons of ten samples or more of the exact solver.
     repeated : bool
         Whether the same data had been learned before, as far as the model remembers.
     loose : bool
@@ -156,6 +156,11 @@ class History:
         """Place of the record with a number, if it is there."""
         return next((place for place, one in enumerate(self.records) if one.number == number), None)
 
+    def copies(self, digest: str) -> int:
+        """How many times some data are in the model, as far as the records say."""
+        same = [one.action for one in self.records if one.digest == digest]
+        return same.count("learned") - same.count("forgot")
+
     def merged(self, other: History, counts: Mapping[Any, int]) -> History:
         """Add the records of another model, under the next numbers; if it has none, a record of its samples by label."""
         if not other.records:
@@ -164,10 +169,11 @@ class History:
         return self._with((*self.records, *moved), self.count + len(other.records))
 
     def undone(self, number: int) -> History:
-        """Drop a record. If another one is of the same data, that is no repetition any more unless this was one."""
+        """Drop a record. If a later one is of the same data, that is no repetition any more unless this was one."""
         gone = next(one for one in self.records if one.number == number)
         left = [one for one in self.records if one is not gone]
-        again = next((place for place, one in enumerate(left) if one.digest and one.digest == gone.digest), None)
+        same = [place for place, one in enumerate(left) if one.digest and one.digest == gone.digest]
+        again = next((place for place in same if left[place].number > number), None)
         if again is not None and not gone.repeated:
             left[again] = replace(left[again], repeated=False)
         return self._with(tuple(left))
@@ -220,12 +226,12 @@ def today() -> str:
 def check_name(name: Any) -> None:
     """Refuse what is no name of a lesson."""
     if name is not None and not is_name(name):
-        raise ValueError(f"name={name!r:.80} should be a text of 1 to {_MOST_NAME} characters, or None.")
+        raise ValueError(f"name={name!r:.80} should be a text of 1 to {MOST_NAME} characters, or None.")
 
 
 def is_name(name: Any) -> bool:
     """Whether something can be a lesson's name."""
-    return isinstance(name, str) and 1 <= len(name) <= _MOST_NAME
+    return isinstance(name, str) and 1 <= len(name) <= MOST_NAME
 
 
 def _begun(count: int) -> bytes:

@@ -114,13 +114,16 @@ class Lesson:
         """Record in a model's lessons that this one was learned."""
         return lessons if self._id is None else self._record(lessons, self._id, _forgotten(self._id))
 
-    def forgotten(self, lessons: Lessons) -> Lessons:
-        """Record in a model's lessons that this one was forgotten."""
-        return lessons if self._id is None else self._record(lessons, _forgotten(self._id), self._id)
+    def forgotten(self, lessons: Lessons, history: History) -> Lessons:
+        """Record in a model's lessons that this one was forgotten; if it was learned more often, it is still there."""
+        if self._id is None:
+            return lessons
+        left = self._record(lessons, _forgotten(self._id), self._id)
+        return left.added(self._id) if history.copies(self._id.hex()) > 1 else left
 
     def noted(self, history: History, action: str, counts: Mapping[Any, int]) -> History:
         """Record the samples of one call in a model's history, after the lesson itself was recorded."""
-        one = None if self._id is None or action != "learned" else self._id.hex()
+        one = None if self._id is None else self._id.hex()
         history, self.number = history.noted(
             action,
             counts,
@@ -128,7 +131,7 @@ class Lesson:
             name=self.name,
             apart=self.apart,
             digest=one,
-            repeated=one is not None and self._recorded is None,
+            repeated=action == "learned" and one is not None and self._recorded is None,
         )
         return history
 

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 import cldnet.storage as store
 from cldnet.data.arrays import Samples
 from cldnet.data.labels import Inputs, LabelTable, as_labels
-from cldnet.data.sentences import TEXT_ADVICE
+from cldnet.data.sentences import TEXT_ADVICE, is_sentences, no_sentences
 from cldnet.data.sparse import WIDTH
 from cldnet.device import bearable_threads, memory_limit, resolve_dtype
 from cldnet.estimator.footprint import Footprint, footprint
-from cldnet.estimator.history import HISTORY_BYTES, History
+from cldnet.estimator.history import HISTORY_BYTES, History, LessonRecord
 from cldnet.estimator.kept import KeptSums, read_kept, write_kept
 from cldnet.estimator.lessons import (
     Lesson,
@@ -154,16 +154,14 @@ class ModelParameters:
                     f"Set it back{keep}, or call fit to begin again."
                 )
 
-    def check_text(self, text: bool) -> None:
+    def check_text(self, X: Any) -> None:
         """Refuse sentences for a backbone that takes numbers, and the other way round."""
-        takes = takes_text(self.backbone)
+        text, takes = is_sentences(X), takes_text(self.backbone)
         if text and not takes:
             name = repr(self.backbone) if isinstance(self.backbone, str) else type(self.backbone).__name__
             raise ValueError(f"X has sentences, and backbone={name} takes numbers. {TEXT_ADVICE}")
         if takes and not text:
-            raise ValueError(
-                "X has no sentences, and the backbone takes some. Give a list of strings, or another backbone."
-            )
+            raise ValueError(no_sentences(X, "the backbone takes some"))
         if text and self.input_shape is not None:
             raise ValueError(f"input_shape={self.input_shape} is for numbers, and X has sentences: leave it out.")
 
@@ -533,7 +531,7 @@ class Model:
         known = sum(count or 0 for count in self.labels.counts.values()) if receipts is None else 0
         self.exact.forget(self._task(samples, numbers), self.labels.to_json()["labels"], known)
         self.labels.count_samples(samples.y, samples.weight, sign=-1)
-        lessons = lesson.forgotten(self.lessons)
+        lessons = lesson.forgotten(self.lessons, self.history)
         history = lesson.noted(self.history, "forgot", samples.counts())
         work = replace(self, receipts=receipts, lessons=lessons, history=history, kept=())
         return work._without_empty(dict(zip(samples.y.tolist(), numbers.tolist(), strict=True)))
@@ -554,9 +552,8 @@ class Model:
             self,
             merged_map_labels=self.merged_map_labels | traced,
             receipts=None if self.receipts is None else self.receipts.joined(labels, None),
-            history=self.history.relabelled({}, gone=labels),
             kept=tuple(one.relabelled({}, gone=labels) for one in self.kept),
-        )
+        )._with_history(self.history.relabelled({}, gone=labels))
         return work if self.learner.setting.capacity == before else work.with_size(asked=True)
 
     def _check_weights(self, samples: Samples, numbers: NDArray[np.int64]) -> None:
@@ -590,11 +587,7 @@ class Model:
         self.labels.add_counts({label: -count for label, count in zip(taken.labels, taken.counts, strict=True)})
         record = next(one for one in self.history.records if one.number == taken.number)
         history, lessons = self.history.undone(taken.number), self.lessons
-        if (
-            record.digest is not None
-            and not record.repeated
-            and all(one.digest != record.digest for one in history.records)
-        ):
+        if record.digest is not None and not record.repeated and history.copies(record.digest) < 1:
             lessons = lessons.removed(bytes.fromhex(record.digest))
         kept = tuple(one for one in self.kept if one is not taken)
         work = replace(self, history=history, lessons=lessons, kept=kept)
@@ -611,14 +604,30 @@ class Model:
         record = found[-1]
         kept = next((one for one in self.kept if one.number == record.number), None)
         if kept is None:
-            last = self.parameters.keep_lessons
-            why = f"the last {last}, until it forgets something else or noise is added" if last else "none"
-            raise ValueError(
-                f"The sums of lesson {record.number} ({record.date}) are not there: the model keeps those of "
-                f"{why}. Forget the lesson with its data: clf.forget(X, y), or `cldnet forget MODEL FOLDER`. A new model keeps "
-                "the sums of its last N lessons with keep_lessons=N (--keep-lessons N), at 4 · features² bytes of memory each."
-            )
+            raise ValueError(self._why_not_kept(record))
         return kept
+
+    def _why_not_kept(self, record: LessonRecord) -> str:
+        """Why a lesson cannot be taken back by its sums, and what to do."""
+        which, last = f"lesson {record.number} ({record.date})", self.parameters.keep_lessons
+        if record.action == "forgot":
+            return (
+                f"In {which} the model has forgotten samples, and nothing of them is left to take back. Learn them again: "
+                "clf.partial_fit(X, y), or `cldnet learn MODEL DATA`."
+            )
+        if not self.learner.keeps_sums:
+            return (
+                f"The model cannot take back {which}: solver={self.parameters.solver!r} learns by gradient steps and keeps no "
+                "sums. Use a copy of the file from before the lesson, or make the model with solver='exact'."
+            )
+        why = "this model keeps no sums of lessons"
+        if last:
+            why = f"the model keeps those of the last {last}, until it forgets something else or noise is added"
+        return (
+            f"The sums of {which} are not there: {why}. Forget the lesson with its data: clf.forget(X, y), or "
+            "`cldnet forget MODEL DATA`. A new model keeps the sums of its last N lessons with keep_lessons=N "
+            "(--keep-lessons N), at 4 · features² bytes of memory each."
+        )
 
     def rename_class(self, old: Any, new: Any) -> Model:
         """Give a class another label, wherever the model has it."""
@@ -634,9 +643,13 @@ class Model:
         return replace(
             self,
             receipts=None if self.receipts is None else self.receipts.joined(labels, into),
-            history=self.history.relabelled(moved),
             kept=tuple(one.relabelled(moved) for one in self.kept),
-        )
+        )._with_history(self.history.relabelled(moved))
+
+    def _with_history(self, history: History) -> Model:
+        """Set the history. The sums of a lesson that it has no room for any more are dropped: nothing could name them."""
+        numbers = {record.number for record in history.records}
+        return replace(self, history=history, kept=tuple(one for one in self.kept if one.number in numbers))
 
     def join_classes(self, labels: Sequence[Any], into: Any) -> Model:
         """Move the samples of some classes to another one; if the map was fitted on some, it was on that one's."""
@@ -673,14 +686,15 @@ class Model:
         grows = self._make_room()
         self.exact.merge_sums({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, classes)
         self.labels.take_over(other.labels)
-        return replace(
+        history = self.history.merged(other.history, {label: n for label, n in other.labels.counts.items() if n})
+        work = replace(
             self,
             inputs=merged_inputs(self.inputs, other.inputs),
             merged_map_labels=self.merged_map_labels | other.fitted_on,
             receipts=None if self.receipts is None else self.receipts.merged(other.receipts),
             lessons=self.lessons.merged(other.lessons),
-            history=self.history.merged(other.history, {label: n for label, n in other.labels.counts.items() if n}),
-        ).with_size(asked=grows)
+        )
+        return work._with_history(history).with_size(asked=grows)
 
     # The methods below change nothing.
 

@@ -69,7 +69,7 @@ class Predictor:
         if not len(self.classes):
             raise ValueError("This model has forgotten all its classes: teach it some first.")
         if not isinstance(x, np.ndarray):
-            self.model.inputs.check_text(True)
+            self.model.inputs.check_text(x)
             return encode_sentences(x)
         inputs = layout(torch.from_numpy(x), self.model.parameters.input_shape)
         self.model.inputs.check(inputs)

@@ -92,12 +92,21 @@ def save_solved(clf: CLDNetClassifier, path: Path) -> None:
 
 
 def label_of(clf: CLDNetClassifier, text: str) -> Any:
-    """A label given as text, in the type of the model's labels."""
+    """A label given as text, in the type of the model's labels; raise if there is none."""
     kind = clf.model_.labels.kind
+    if kind in (None, "str"):
+        return text
     if kind == "bool" and text in ("True", "False"):
         return text == "True"
     try:
         value = {"int": int, "float": float}[kind or ""](text)
     except (KeyError, ValueError):
-        return text  # if that is not the type of the labels, whoever looks for the label says so
+        value = None
+    if value is None or (kind == "int" and str(value) != text):  # 01 is not 1
+        known = clf.classes_.tolist()
+        such = f", such as {known[0]!r}" if known else ""
+        raise ValueError(
+            f"{text!r:.80} cannot be a label of this model: its labels are of type {kind}{such}, and a model's labels have "
+            "one type. Give such a label, or teach a new model whose first labels are text."
+        )
     return value

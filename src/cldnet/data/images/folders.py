@@ -22,6 +22,8 @@ from cldnet.device import generator
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 #: Endings of the names of text files, in lower case.
 TEXT_SUFFIXES = frozenset({".txt"})
+#: Files of a folder that show whether it is one of images or of texts.
+_LOOKED_AT = 1000
 #: What a folder should look like, for messages.
 LAYOUTS = """Expected one folder per class, perhaps within one folder per part:
   photos/            photos/
@@ -101,11 +103,11 @@ def list_texts(folder: Path) -> Tree:
 
 
 def holds_texts(folder: Path) -> bool:
-    """Whether a folder holds text files and no image, in it or below it."""
-    images, texts = Tree(folder), Tree(folder, TEXT_SUFFIXES, "text")
-    for tree in (texts, images):
-        _scan_folder(tree, ".", "")
-    return bool(texts.photos) and not images.photos
+    """Whether more of a folder's files are texts than images, as far as the first thousand in it and below it show."""
+    tree = Tree(folder, SUFFIXES | TEXT_SUFFIXES)
+    _scan_folder(tree, ".", "", most=_LOOKED_AT)
+    ends = [os.path.splitext(file.name)[1].lower() for file in tree.photos]
+    return sum(end in TEXT_SUFFIXES for end in ends) > sum(end in SUFFIXES for end in ends)
 
 
 def _check_folder(folder: Path) -> None:
@@ -131,18 +133,20 @@ def _checked(found: Tree) -> Tree:
 
 def find_photos(paths: Sequence[Path]) -> list[Path]:
     """Return files as they are, and for every folder the visible images in it and its subfolders, sorted."""
-    found: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            found.append(path)
-            continue
-        tree = Tree(path)
-        _scan_folder(tree, ".", "")
-        inside = sorted(path / photo.name for photo in tree.photos)
-        if not inside:
-            raise ValueError(f"{str(path)!r} has no images (files named like {', '.join(sorted(SUFFIXES)[:4])}, …).")
-        found += inside
-    return found
+    return [file for path in paths for file in (_below(Tree(path)) if path.is_dir() else [path])]
+
+
+def find_texts(folder: Path) -> list[Path]:
+    """Return the visible text files in a folder and its subfolders, sorted."""
+    return _below(Tree(folder, TEXT_SUFFIXES, "text"))
+
+
+def _below(tree: Tree) -> list[Path]:
+    _scan_folder(tree, ".", "")
+    if not tree.photos:
+        ends = ", ".join(sorted(tree.suffixes)[:4]) + (", …" if len(tree.suffixes) > 4 else "")
+        raise ValueError(f"{str(tree.folder)!r} has no {tree.noun}s (files named like {ends}).")
+    return sorted(tree.folder / file.name for file in tree.photos)
 
 
 def _look(root: Path, name: str, label: str, test: bool = False) -> Photo:
@@ -178,8 +182,11 @@ def _scan_classes(found: Tree, place: str = "", *, test: bool = False) -> None:
             found.empty.append(f"{inner!r} holds no {found.noun}")
 
 
-def _scan_folder(found: Tree, place: str, label: str, test: bool = False) -> None:
-    """Add the photos of a place in a tree and its subfolders. Each is entered once, so circular links do no harm."""
+def _scan_folder(found: Tree, place: str, label: str, test: bool = False, most: int | None = None) -> None:
+    """Add the photos of a place in a tree and its subfolders. Each is entered once, so circular links do no harm.
+
+    With ``most``, stop at so many.
+    """
     root = found.folder
     seen, waiting = _above(root) - {_identity(root / place)}, [place]
     while waiting:
@@ -196,6 +203,8 @@ def _scan_folder(found: Tree, place: str, label: str, test: bool = False) -> Non
             continue
         for name in names:
             inner = f"{folder}/{name}"
+            if len(found.photos) == most:
+                return
             if name.startswith((".", "__MACOSX")):  # macOS puts the latter into its archives
                 found.ignored += 1
             elif os.path.splitext(name)[1].lower() in found.suffixes:
