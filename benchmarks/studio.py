@@ -1,9 +1,9 @@
 """Record how the studio is used, from its start to the first classes: the pictures in docs/serve.md.
 
-    python -m benchmarks.studio [--out docs/studio] [--phone]
+    python -m benchmarks.studio [--out docs/studio] [--phone] [--dark]
 
-It starts `cldnet studio` with a new model, opens the page in Chromium (with Playwright), does what a newcomer would do, and takes a
-picture after every step. It prints the seconds by the clock from the command to each of them; the network is not used.
+It starts `cldnet studio` with a new model, opens the page in Chromium (with Playwright), does what a newcomer would do, and
+takes a picture after every step. It prints the seconds by the clock from the command to each of them.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_odd_photos_are_learned_as_the_plain_ones_and_bad_ones_named(place: Path
 
 
 def test_slow_photos_are_left_out_in_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "MAX_SECONDS", 0)
+    monkeypatch.setattr(decoding.read_photos, "__defaults__", (decoding.Limits(seconds=0),))
     hostile = {
         "slow.jpg": (slow_jpeg(), "took longer than 0 s to decode"),
         "scans.jpg": (many_scans(3_000, 2_000), "more than 100 scans or 1,000 segments"),
