@@ -62,16 +62,17 @@ def _run(
     if token is not None and no_token:
         raise ValueError("There is a token, and --no-token: leave one of them out (CLDNET_TOKEN counts as well).")
     own_choice = no_token or token is not None
-    if not own_choice and host == "127.0.0.1":
-        token = secrets.token_urlsafe(16)
     with importing():
         try:
+            from cldnet.serve.guard import LOOPBACK
             from cldnet.serve.run import run_service
         except ImportError as error:
             raise ImportError(
                 f'Serving a model needs the extra "serve" ({error.name} is missing): pip install ".[serve]" in a clone of '
                 "CLDNet."
             ) from error
+    if not own_choice and host in LOOPBACK:
+        token = secrets.token_urlsafe(16)
 
     def started(url: str) -> None:
         page = f"{url}/#token={token}" if token else f"{url}/"

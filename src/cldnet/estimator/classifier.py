@@ -1020,13 +1020,16 @@ def merge(models: Iterable[CLDNetClassifier | Statistics], *, allow_duplicates: 
 def _warn_of_trace(labels: Sequence[Any]) -> None:
     """Warn that the map was fitted when labels came whose samples are being taken off."""
     if labels:
-        warnings.warn(
-            f"The feature map was fitted when labels {labels[:6]} came, perhaps on some of these samples: they are gone "
-            "from the sums, but their trace in the map's few statistics stays. To leave none, pass a map that was fitted "
-            "on other data: backbone=map.",
-            MapTraceWarning,
-            stacklevel=3,
-        )
+        warnings.warn(trace_text(labels), MapTraceWarning, stacklevel=3)
+
+
+def trace_text(labels: Sequence[Any]) -> str:
+    """Say that the map was fitted when some labels came."""
+    return (
+        f"The feature map was fitted when labels {[*labels][:6]} came, perhaps on some of these samples: they are gone from "
+        "the sums, but their trace in the map's few statistics stays. To leave none, pass a map that was fitted on other "
+        "data: backbone=map."
+    )
 
 
 def note_date(clf: CLDNetClassifier, labels: Any, date: str) -> None:

@@ -6,17 +6,19 @@ import asyncio
 import copy
 import json
 import logging
+import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
 from html import escape
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from anyio import to_thread
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
@@ -202,7 +204,7 @@ def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(OSError)
     def disk(request: Request, error: OSError) -> JSONResponse:
         _log.error("%s", error)
-        return said(507, f"{error.strerror or error} Nothing was learned.")
+        return said(507, f"{str(error.strerror or error).rstrip('.')}. Nothing was learned.")
 
     @app.exception_handler(Exception)
     def unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -407,11 +409,22 @@ def _add_descriptions(app: FastAPI, service: ModelService) -> None:
         return [] if service.classifier is None else [LessonAnswer.of(record) for record in service.classifier.lessons_]
 
     @app.get("/model")
-    async def model() -> FileResponse:
+    def model() -> StreamingResponse:
         """Download the model's file."""
-        if service.classifier is None:
-            raise Refused(409, "There is no model yet: teach it something first.")
-        return FileResponse(service.path, media_type="application/octet-stream", filename=service.path.name)
+        try:
+            file = service.path.open("rb")  # a lesson puts another file in its place
+        except FileNotFoundError:
+            raise Refused(409, "There is no model yet: teach it something first.") from None
+        about = {
+            "Content-Length": str(os.fstat(file.fileno()).st_size),
+            "Content-Disposition": f"attachment; filename*=utf-8''{quote(service.path.name)}",
+        }
+
+        def chunks() -> Iterator[bytes]:
+            with file:
+                yield from iter(partial(file.read, 1 << 20), b"")
+
+        return StreamingResponse(chunks(), 200, about, "application/octet-stream")
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -105,7 +105,7 @@ class Client:
     def undo(self, lesson: int | str | None = None) -> dict[str, Any]:
         """Take a lesson back, by default the last one.
 
-        Without its number or name the request is not sent again if the answer gets lost: it would undo another lesson.
+        The request is not sent again if its answer gets lost: see `lessons` for what there is.
         """
         asked = {} if lesson is None else {"lesson": lesson}
         answer: dict[str, Any] = self._send("/undo", asked, again=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from time import gmtime, strftime
@@ -13,6 +14,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from cldnet.estimator.classifier import MapTraceWarning
 from cldnet.serve.app import make_app
 from cldnet.serve.guard import LOOPBACK
 from cldnet.serve.protocol import Protocol
@@ -106,9 +108,11 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _start_log(as_json: bool) -> None:
+    logging.captureWarnings(True)
+    warnings.simplefilter("ignore", MapTraceWarning)  # answers have it as a note
     handler = logging.StreamHandler()
     handler.setFormatter(JSONLines() if as_json else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    for name, level in (("cldnet", logging.INFO), ("uvicorn.error", logging.WARNING)):
+    for name, level in (("cldnet", logging.INFO), ("uvicorn.error", logging.WARNING), ("py.warnings", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.setLevel(level)

@@ -7,7 +7,6 @@ import logging
 import queue
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
-from cldnet.estimator.classifier import CLDNetClassifier, note_date
+from cldnet.estimator.classifier import CLDNetClassifier, note_date, trace_text
 from cldnet.estimator.history import LessonRecord, today
 from cldnet.estimator.predictor import Predictor
 from cldnet.estimator.teaching import save_solved
@@ -184,7 +183,12 @@ class ModelService:
 
     def forget(self, X: Any, y: Sequence[Any]) -> Future[Change]:
         """Remove samples exactly; see `CLDNetClassifier.forget`."""
-        return self._change(lambda clf: Change(clf.forget(X, y)))
+
+        def forget(clf: CLDNetClassifier) -> Change:
+            notes = _trace(clf, y)
+            return Change(clf.forget(X, y), notes=notes)
+
+        return self._change(forget)
 
     def forget_class(self, label: Any) -> Future[Change]:
         """Drop a class without its samples."""
@@ -199,9 +203,9 @@ class ModelService:
 
         def undo(clf: CLDNetClassifier) -> Change:
             before = clf.lessons_
-            clf.undo(lesson)
-            left = {record.number for record in clf.lessons_}
-            return Change(clf, next(record for record in before if record.number not in left))
+            left = {record.number for record in clf.undo(lesson).lessons_}
+            undone = next(record for record in before if record.number not in left)
+            return Change(clf, undone, notes=_trace(clf, undone.samples or ()))
 
         return self._change(undo)
 
@@ -221,23 +225,24 @@ class ModelService:
         begun, current = time.perf_counter(), self._classifier
         work = self._new(noun) if current is None else copy.copy(current)
         before = _classes_of(work)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            done = change(work)
-            if not done.repeated:
-                save_solved(work, self.path)
+        done = change(work)
         if not done.repeated:
+            save_solved(work, self.path)
             # The file is written: from here on, nothing may fail.
             self._classifier, self._noun = work, work.model_.inputs.noun
             _log.info("changed in %.2f s", time.perf_counter() - begun)
-        gone = tuple(sorted(before - _classes_of(work)))
-        notes = tuple(dict.fromkeys(str(warning.message) for warning in caught))
-        return replace(done, gone=gone, notes=notes)
+        return replace(done, gone=tuple(sorted(before - _classes_of(work))))
 
     def _new(self, noun: str | None) -> CLDNetClassifier:
         if self.new is None or noun is None:
             raise NotFittedError("The model knows no class yet: teach it some first.")
         return self.new(noun)
+
+
+def _trace(clf: CLDNetClassifier, labels: Iterable[Any]) -> tuple[str, ...]:
+    """What to know if samples of some labels are taken off: the same that `MapTraceWarning` says."""
+    traced = sorted(clf.model_.map_labels.intersection(labels))
+    return (trace_text(traced),) if traced else ()
 
 
 def _lessons_of(clf: CLDNetClassifier) -> Iterable[LessonRecord]:

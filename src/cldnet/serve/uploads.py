@@ -8,6 +8,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import numpy as np
 from anyio import to_thread
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from cldnet.data.images.decode import Limits, cut_from, read_photos
@@ -31,9 +33,13 @@ MOST_JSON, MOST_UNPACKED = 16 << 20, 256 << 20
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 #: Entries of an archive that are read at all; besides its files, it may have folders and hidden files.
 _MOST_ENTRIES = 4 * MOST_SAMPLES
+#: Bytes of a form's files, all of which are held in memory, and of JSON without samples.
+MOST_FORM, _MOST_FIELDS = 64 << 20, 1 << 16
+#: Characters within emoji and words of some scripts, which are not printable alone.
+_JOINERS = dict.fromkeys(map(ord, "\u200c\u200d"))
 #: Bytes of a text file in an archive: more than any encoder reads.
 _MOST_TEXT = 1 << 16
-#: Photos in a request must not keep the service busy: these have a second, or they are refused.
+#: Photos in a request must not keep the service busy: each has about a second, or it is refused.
 _PHOTO_LIMITS = Limits(quick=64_000_000, small=1 << 12, seconds=1, wait=1.25)
 _Schema = TypeVar("_Schema", bound=Samples)
 
@@ -76,6 +82,8 @@ async def validated(request: Request, schema: type[Any]) -> Any:
         body = await request.body()
     except ClientDisconnect:
         raise Refused(400, "The request ended before it was complete.") from None
+    if len(body) > _MOST_FIELDS:
+        raise Refused(413, f"This request may have {_MOST_FIELDS >> 10} kB at most.")
     return _validate(schema, body or b"{}")
 
 
@@ -127,11 +135,20 @@ def _from_base64(inputs: Sequence[Any]) -> list[bytes]:
 
 
 async def _read_form(request: Request, schema: type[_Schema], noun: str | None) -> tuple[_Schema, Upload]:
-    async with request.form(max_files=MOST_SAMPLES, max_fields=32, max_part_size=1 << 19) as form:
+    async with aclosing(request.stream()) as stream:
+        parser = MultiPartParser(request.headers, stream, max_files=MOST_SAMPLES, max_fields=32, max_part_size=1 << 19)
+        parser.spool_max_size = MOST_FORM  # in memory: no photo is written to disk
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise Refused(400, f"The form cannot be read: {shown(error.message)[:200].rstrip('.')}.") from None
+    try:
         files = [each for each in form.getlist("files") if isinstance(each, UploadFile)]
         fields: dict[str, Any] = {name: value for name, value in form.items() if isinstance(value, str)}
         contents = [await each.read() for each in files]
         names = [each.filename or "" for each in files]
+    finally:
+        await form.close()
     if "labels" in fields:
         fields["labels"] = _list(fields["labels"])
     asked = _validate(schema, {**fields, "inputs": [""] * len(files)})
@@ -239,7 +256,7 @@ def _text(name: str, content: bytes) -> str:
 def check_labels(labels: Sequence[Any], what: str = "label") -> None:
     """Refuse labels, or names, that no page and no terminal could show."""
     for label in dict.fromkeys(labels):
-        if isinstance(label, str) and not (label.isprintable() and label.strip()):
+        if isinstance(label, str) and not (label.translate(_JOINERS).isprintable() and label.strip()):
             raise Refused(
                 422, f"The {what} {shown(label)[:80]!r} has control characters, or is empty. Choose a plain text."
             )

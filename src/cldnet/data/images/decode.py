@@ -413,7 +413,8 @@ def _in_workers(
                 busy[worker] = waiting.popleft()
                 worker.give(busy[worker][1])
             before = time.monotonic()
-            ready = wait([worker.line for worker in busy], min(_TICK, limits.wait))
+            left = limits.wait - max(worker.waited for worker in busy)
+            ready = wait([worker.line for worker in busy], min(_TICK, max(0.0, left) + 0.01))
             waited = min(_TICK, time.monotonic() - before)  # more if this process was suspended for a while
             for worker, (row, source) in list(busy.items()):
                 worker.waited += waited
