@@ -154,7 +154,7 @@ def scores(clf: CLDNetClassifier, x: Any) -> dict[str, NDArray[np.float64]]:
     rows = encode_sentences(x) if isinstance(x, list) else x
     columns = torch.from_numpy(model.labels.columns)
     vectors = torch.cat([model.exact.vectors(part) for part in rows.split(1024)])[:, columns]
-    logits = torch.from_numpy(clf.decision_function(x)) / model.temperature
+    logits = torch.from_numpy(clf._scores(x, model)) / model.temperature
     best = vectors.max(1)
     sums = model.exact
     ridge = sums.ridge._replace(solution=sums.ridge.solution[:, columns])
