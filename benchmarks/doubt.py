@@ -8,6 +8,8 @@ A model learns the training samples of some classes, and is asked about the test
 - ``cifar-100``: 50 classes, three splits, through EfficientNet-lite0 at 128 pixels and 4,000 random features;
 - ``clinc150, out of scope``: all 150 intents, three maps, and the 1,000 official sentences that have none of them;
 - ``clinc150``: 7 of its 10 domains, three splits, both through MiniLM and 4,000 random features;
+- ``clinc150, 5 × 25`` and so on: small models of that many random intents and training sentences of each, three draws, with
+  1,000, 2,500 and 4,000 random features; 1,000 sentences of other intents are unknown;
 - ``digits`` and ``fashion-mnist``: 7 and 8 of 10 classes, three splits, with the map that `CLDNetClassifier` chooses.
 
 Of every case the file has the accuracy on known samples, the share of known samples (false alarms) and of unknown ones
@@ -51,6 +53,9 @@ from cldnet.storage import write_atomically
 REJECT = (0.01, 0.05, 0.1)
 SEEDS, VALIDATION_SEEDS = (0, 1, 2), (100, 101, 102)
 FEATURES = 4000
+#: Intents and sentences of each that small models learn, and features of each draw.
+SMALL, SMALL_FEATURES = ((2, 50), (5, 25), (5, 75), (10, 25), (10, 75), (20, 25), (40, 25)), (1000, 2500, 4000)
+SMALL_TEST = ((2, 50), (5, 25), (10, 75), (40, 25))
 FIGURES = ("accuracy", "false_alarms", "noticed", "auroc")
 
 
@@ -96,13 +101,29 @@ def intents(data: Path, half: str, seed: int | None = None) -> Samples:
     return Samples((x, y), (x_test, y_test), others[0])
 
 
+def few_intents(data: Path, half: str, count: int, sentences_each: int, seed: int) -> Samples:
+    """CLINC150: some random intents with few sentences of each, and sentences of other intents."""
+    (x, y), (x_test, y_test), _ = intents(data, half)
+    draw = np.random.default_rng([seed, count, sentences_each])
+    order = draw.permutation(len(y))
+    known = draw.choice(np.unique(y), count, replace=False)
+    rows = np.concatenate([order[y[order] == intent][:sentences_each] for intent in known])
+    is_known = np.isin(y_test, known)
+    tested, others = np.flatnonzero(is_known), draw.permutation(np.flatnonzero(~is_known))[:1000]
+    return Samples(
+        ([x[row] for row in rows], y[rows]),
+        ([x_test[row] for row in tested], y_test[tested]),
+        [x_test[row] for row in others],
+    )
+
+
 def photos(seed: int) -> Expanded:
     bodies = [{"net": "efficientnet-lite0", "size": 128}]
     return Expanded((3, 32, 32), FEATURES, seed=seed, bodies=bodies).load_published()
 
 
-def sentences(seed: int) -> Expanded:
-    return Expanded((TEXT_BYTES,), FEATURES, seed=seed, bodies=["minilm"]).load_published()
+def sentences(seed: int, features: int = FEATURES) -> Expanded:
+    return Expanded((TEXT_BYTES,), features, seed=seed, bodies=["minilm"]).load_published()
 
 
 def cases(data: Path, validation: bool) -> Iterator[tuple[str, int, Callable[[], tuple[Samples, Expanded | None]]]]:
@@ -114,6 +135,13 @@ def cases(data: Path, validation: bool) -> Iterator[tuple[str, int, Callable[[],
         yield "clinc150, out of scope", seed, lambda s=seed: (intents(data, half), sentences(s))
     for seed in seeds:
         yield "clinc150", seed, lambda s=seed: (intents(data, half, s), sentences(s))
+    for count, each in SMALL if validation else SMALL_TEST:
+        for seed, width in zip(seeds, SMALL_FEATURES, strict=True):
+            yield (
+                f"clinc150, {count} × {each}",
+                seed,
+                lambda c=count, n=each, s=seed, w=width: (few_intents(data, half, c, n, s), sentences(s, w)),
+            )
     for seed in seeds:
         yield "fashion-mnist", seed, lambda s=seed: (flat(split_by_class(f"split-fmnist{end}", 4, s, data)), None)
     for seed in seeds:
@@ -126,7 +154,7 @@ def scores(clf: CLDNetClassifier, x: Any) -> dict[str, NDArray[np.float64]]:
     rows = encode_sentences(x) if isinstance(x, list) else x
     columns = torch.from_numpy(model.labels.columns)
     vectors = torch.cat([model.exact.vectors(part) for part in rows.split(1024)])[:, columns]
-    logits = torch.from_numpy(clf.decision_function(x)) / model.temperature
+    logits = torch.from_numpy(clf._scores(x, model)) / model.temperature
     best = vectors.max(1)
     sums = model.exact
     ridge = sums.ridge._replace(solution=sums.ridge.solution[:, columns])

@@ -34,6 +34,31 @@ def entropy(probabilities: Any, classes: Any, y: Any) -> float:
     return float(-np.log(probabilities[np.arange(len(y)), np.searchsorted(classes, y)]).mean())
 
 
+def test_with_more_features_than_samples_known_probabilities_are_those_of_the_sums(tmp_path: Path) -> None:
+    """In whatever order samples came, merged, and from a file, for which the sums are not read."""
+    features = RandomReLU((64,), features=400, seed=0)
+    features.fit(torch.from_numpy(DIGITS).float())
+    X, y = DIGITS[:200], LABELS[:200]
+    model = CLDNetClassifier(backbone=features, random_state=0).partial_fit(X, y)
+    known = model.known_probability(DIGITS[200:])
+    ridge = model._usable_model().exact.ridge
+    assert ridge.log_determinant / 200 > np.log(200 / ridge.freedom)  # a geometric mean is above the harmonic one
+    backwards = CLDNetClassifier(backbone=features, random_state=0).partial_fit(X[::-1], y[::-1])
+    parts = [CLDNetClassifier(backbone=features, random_state=0).partial_fit(X[n::2], y[n::2]) for n in (0, 1)]
+    for other in (backwards, parts[0].merge(parts[1:])):
+        np.testing.assert_allclose(other.known_probability(DIGITS[200:]), known, rtol=1e-6, atol=1e-9)
+    model.save(tmp_path / "model")
+    loaded = CLDNetClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.known_probability(DIGITS[200:]), known)
+    learner = loaded._usable_model().exact
+    state = learner.solution_state()
+    learner.load_solution({**state, "numbers": state["numbers"][:6]})  # as in files that lack the determinant
+    assert (loaded.known_probability(DIGITS[200:]) < 0.05).mean() >= (known < 0.05).mean()
+    for spoiled in (state["numbers"][:5], -state["numbers"]):
+        with pytest.raises(ValueError, match="its solution"):
+            learner.load_solution({**state, "numbers": spoiled})
+
+
 def test_probabilities_of_rows_not_learned_are_neither_bold_nor_shy(clf: CLDNetClassifier) -> None:
     X, y = DIGITS[~TRAIN & KNOWN], LABELS[~TRAIN & KNOWN]
     probabilities, scores = clf.predict_proba(X), clf.decision_function(X)

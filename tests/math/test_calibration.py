@@ -124,6 +124,50 @@ def test_errors_are_spread_by_freedom_used_by_how_sure_classes_are_and_by_their_
         torch.testing.assert_close(module._spread(unsure), unsure)
 
 
+def test_errors_are_spread_by_the_determinant_where_the_solution_takes_most_of_the_freedom():
+    """As ``(D/k)^(1.2 h²)`` if that is more, whatever the weights; not known is as if ``D = k``."""
+    means, weights = 0.9 * torch.eye(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    estimate = LeaveOneOut(means, 0.1 * torch.eye(2, dtype=torch.float64), weights, factor=10.0)
+    spread = module._spread(estimate, math.log(30.0))
+    torch.testing.assert_close(spread.covariance, 3 ** (1.2 * 0.81) * estimate.covariance)
+    unknown = module._spread(estimate)
+    assert float(unknown.covariance[0, 0]) < float(spread.covariance[0, 0])
+    for as_unknown in (math.log(10.0), 0.0):
+        torch.testing.assert_close(module._spread(estimate, as_unknown), unknown)
+    most = module._spread(estimate, 1e9).covariance
+    torch.testing.assert_close(most, 10 ** (1.2 * 0.81) * estimate.covariance)
+    few = estimate._replace(factor=1.05)  # far more samples than features: the determinant says nothing
+    torch.testing.assert_close(module._spread(few, 1.0), module._spread(few))
+
+
+def uneven(rows, seed, unevenness):
+    """Cosines of random directions, 5 classes in turn; some samples are near to their class's centre, and some far from it."""
+    fixed, random = np.random.default_rng(0), np.random.default_rng(seed)
+    weights, phases, centres = (
+        fixed.normal(size=(20, 1000)),
+        fixed.uniform(0, 2 * np.pi, 1000),
+        1.2 * fixed.normal(size=(5, 20)),
+    )
+    y = np.arange(rows) % 5
+    scale = 0.6 * np.exp(unevenness * random.normal(size=(rows, 1)))
+    x = centres[y] + scale * random.normal(size=(rows, 20))
+    return torch.from_numpy(np.cos(x @ weights / math.sqrt(40) + phases)), torch.from_numpy(y)
+
+
+@pytest.mark.parametrize(("unevenness", "before"), [(0.3, 0.08), (0.5, 0.15)])
+def test_with_more_features_than_samples_about_as_many_are_turned_away_as_were_asked_for(unevenness, before):
+    known, as_before = [], []
+    for seed in range(3):
+        choice, calibration, sums = learn(*uneven(300, 10 + seed, unevenness), 5)
+        vectors = uneven(2000, 100 + seed, unevenness)[0] @ choice.solution
+        known.append(known_probability(vectors, calibration))
+        mean_leverage = calibrate(choice._replace(log_determinant=0.0), *sums)
+        as_before.append(known_probability(vectors, mean_leverage))
+        torch.testing.assert_close(mean_leverage.novelty, calibration.novelty)  # the order is the same
+    assert 0.02 < float((torch.cat(known) < 0.05).double().mean()) < 0.09
+    assert float((torch.cat(as_before) < 0.05).double().mean()) > before
+
+
 @pytest.mark.parametrize("noise", [0.7, 3.0])
 @pytest.mark.parametrize("classes", [2, 5, 20])
 def test_for_clouds_of_equal_width_it_turns_few_more_away_than_asked_and_is_not_too_sure(classes, noise):

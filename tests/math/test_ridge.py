@@ -142,6 +142,27 @@ def test_more_is_shrunk_when_features_are_noisier():
     assert alphas[1] > 2 * alphas[0]
 
 
+@pytest.mark.parametrize(("rows", "features"), [(40, 12), (12, 40), (30, 300)])
+@pytest.mark.parametrize("alpha", [None, 0.5])
+@pytest.mark.parametrize("limit", [0, 2048])
+def test_the_determinant_is_the_product_of_what_samples_add_one_by_one_in_whatever_order(
+    rows, features, alpha, limit, monkeypatch
+):
+    """By eigenvalues, by those of few samples and by a factor: ``1 + hᵀ(G + αI)⁻¹h`` of each, with ``G`` of those before it."""
+    monkeypatch.setattr(module, "EIGEN_FEATURES", limit)
+    H, Y = problem(rows, features, 2, seed=1)
+    choice = ridge(H.T @ H, H.T @ Y, Y.sum(0), rows, alpha)
+    for order in (range(rows), reversed(range(rows))):
+        inverse, expected = torch.eye(features).double() / choice.alpha, 0.0
+        for h in H[list(order)]:
+            part = inverse @ h
+            expected += float(torch.log1p(h @ part))
+            inverse -= torch.outer(part, part) / (1 + h @ part)
+        assert choice.log_determinant == pytest.approx(expected, rel=1e-5)
+    sketch = sketched_ridge(H, 0.0, H.T @ Y, Y.sum(0), rows, choice.alpha, energy=float(H.square().sum()))
+    assert sketch.log_determinant == pytest.approx(expected, rel=1e-5)
+
+
 @relaxed
 @given(st.integers(1, 10), st.booleans(), seeds)
 def test_with_fewer_rows_than_features_alpha_stays_above_a_thousandth_of_the_diagonal(rows, search, seed):

@@ -319,8 +319,9 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def known_probability(self, X: Any) -> NDArray[np.float64]:
         """How well each sample fits the classes known, from 0 to 1; only for the exact solver.
 
-        It is the fraction of samples of known classes that fit as badly as this one or worse. So samples of known
-        classes are spread evenly from 0 to 1, and samples of a class that was never learned are near 0.
+        It estimates the fraction of samples of known classes that fit as badly as this one or worse: about 5% of them are
+        below 0.05. Samples of a class that was never learned are near 0. Small values are what it is made for, to reject
+        samples; above some 0.2 it only tells which of two samples fits better.
         """
         return self._known(X, self._usable_model())[1]
 

@@ -10,12 +10,20 @@
 Scores drawn from this model, always the same ones for the same sums, give the temperature with the least cross-entropy.
 
 The novelty (`cldnet.math.novelty`) of samples of known classes needs more, as it depends on the samples that are far from all
-means. These have more than the mean leverage, and with many classes no class has the pooled covariance. How much that
-matters, sums of squares cannot tell. So the variance of errors is magnified by ``1 + SPREAD h^(1/3) max(0, 2o − 1) log C``,
-with the share ``h`` of the degrees of freedom that the solution takes, the mean score ``o`` of samples for their own class,
-and the number of classes ``C = 1 / Σ_c π_c²``, weighted by their shares ``π_c``. The tails that are left are lighter:
-`NOVELTY_TAIL` degrees of freedom. The formula and both constants fit validation parts of five data sets; docs/doubt.md has
-the figures.
+means. How far, sums of squares cannot tell, but two things are known. The variance of errors is magnified by the larger of
+
+- ``1 + SPREAD h^(1/3) max(0, 2o − 1) log C``, with the share ``h`` of the degrees of freedom that the solution takes, the mean
+  score ``o`` of samples for their own class, and the number of classes ``C = 1 / Σ_c π_c²``, weighted by their shares ``π_c``:
+  with many classes no class has the pooled covariance;
+- ``(D/k)^(UNEVEN h²)``: samples differ in leverage. The error of a sample ``i`` in sample is that of leave-one-out divided by
+  ``1 + qᵢ``, with ``qᵢ = hᵢᵀ(G₋ᵢ + αI)⁻¹hᵢ``, its variance given all others relative to the noise. With the mean leverage for
+  all, errors are magnified by ``k``, the *harmonic* mean of ``1 + qᵢ``. Samples with near copies dominate it, and say the least
+  of new ones. The sums also have a *geometric* mean, ``D = det(I + G/α)^(1/n)``: the determinant is the product of ``1 + q``
+  over samples that are added one by one, in whatever order. With fewer samples than features ``D/k`` is 1.5 to 5 for
+  sentences, and close to the ratio of the true squared errors of samples left out to those estimated with ``k``.
+
+The tails that are left are lighter: `NOVELTY_TAIL` degrees of freedom. Formulas and constants fit validation parts of five data
+sets; docs/doubt.md has the figures.
 """
 
 from __future__ import annotations
@@ -35,7 +43,9 @@ from cldnet.math.novelty import Novelty, novelty
 TAIL = 12
 #: The same for the novelty, which beyond its largest draw falls off as the power of half of that; and by how much errors vary
 #: beyond what the mean leverage says. Chosen on validation parts of CIFAR-100, CLINC150, digits, FashionMNIST and MNIST.
-NOVELTY_TAIL, SPREAD = 30, 0.4
+NOVELTY_TAIL, SPREAD, UNEVEN = 30, 0.4, 1.2
+#: Largest ratio ``D/k`` that counts: sums of weights far below 1 have no limit.
+MOST_UNEVEN = 10.0
 DRAWS = 4096
 _COMMON_VARIANCE = 0.05  # share of the variance that all classes have, so that none is without any
 _LOWEST, _HIGHEST, _HALVINGS = 1e-3, 1e3, 24  # range and steps of the temperature search
@@ -81,7 +91,7 @@ def calibrate(
         temperature=_temperature(decide(estimate).scores(vectors), targets, smoothing=1 / (weights + 2)),
         classes=classes,
         novelty=rule,
-        drawn=rule.scores(_draw(_spread(estimate), NOVELTY_TAIL)[0]).sort().values,
+        drawn=rule.scores(_draw(_spread(estimate, ridge.log_determinant / n_samples), NOVELTY_TAIL)[0]).sort().values,
     )
 
 
@@ -128,13 +138,16 @@ def known_probability(vectors: Tensor, calibration: Calibration) -> Tensor:
     return torch.where(far > drawn[-1], beyond, within).to(vectors.dtype)
 
 
-def _spread(estimate: LeaveOneOut | LowRankLeaveOneOut) -> LeaveOneOut | LowRankLeaveOneOut:
-    """Magnify errors to those of samples that are far from all classes."""
+def _spread(estimate: LeaveOneOut | LowRankLeaveOneOut, log_mean: float = 0.0) -> LeaveOneOut | LowRankLeaveOneOut:
+    """Magnify errors to those of samples that are far from all classes; ``log_mean`` is ``log D``, 0 if that is not known."""
     shares = estimate.weights / estimate.weights.sum()
-    used = 1 - 1 / max(estimate.factor, 1.0)
+    factor = max(estimate.factor, 1.0)
+    used = 1 - 1 / factor
     sure = min(max(2 * float(shares @ estimate.own_means) - 1, 0.0), 1.0)
     classes = -math.log(float(shares.square().sum()))
-    return estimate.magnify_errors(math.sqrt(1 + SPREAD * used ** (1 / 3) * sure * max(classes, 0.0)))
+    by = 1 + SPREAD * used ** (1 / 3) * sure * max(classes, 0.0)
+    uneven = min(max(log_mean - math.log(factor), 0.0), math.log(MOST_UNEVEN))
+    return estimate.magnify_errors(math.sqrt(max(by, math.exp(UNEVEN * used**2 * uneven))))
 
 
 def _draw(estimate: LeaveOneOut | LowRankLeaveOneOut, tail: int) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,7 @@ class RidgeSolution(NamedTuple):
     residual: float  # ‖Y − HB‖² over all samples and classes
     freedom: float  # residual degrees of freedom: samples less tr H(G + αI)⁻¹Hᵀ
     known: bool = True  # whether G was known in full, and with it how scores vary within classes
+    log_determinant: float = 0.0  # log det(I + G/α), or 0 if it is not known
 
 
 Choice = RidgeSolution  # its name in estimators pickled by version 0.1

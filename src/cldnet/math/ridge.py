@@ -361,7 +361,8 @@ def _by_eigenvalues(eigenvalues: Tensor, rotated: _Sums, alpha: float) -> RidgeS
     explained = rotated.moments.square().sum(1) * (eigenvalues + 2 * alpha) / shifted.square()
     residual = max(float(rotated.weights.sum() - explained.sum()), 0.0)
     freedom = float(rotated.n_samples - (eigenvalues / shifted).sum())
-    return RidgeSolution(alpha, rotated.moments / shifted[:, None], residual, freedom)
+    logarithm = float(torch.log1p(eigenvalues / alpha).sum())
+    return RidgeSolution(alpha, rotated.moments / shifted[:, None], residual, freedom, log_determinant=logarithm)
 
 
 def _by_factor(sums: _Sums, alpha: float, factor: Tensor | None = None) -> RidgeSolution:
@@ -370,7 +371,9 @@ def _by_factor(sums: _Sums, alpha: float, factor: Tensor | None = None) -> Ridge
     factor = _fine_factor(sums, alpha) if factor is None else factor
     solution = solve_mixed(gram, moments, alpha, factor)
     freedom = max(n_samples - len(gram) + alpha * sums.trace(factor), 0.0)
-    return RidgeSolution(alpha, solution, squared_error(moments, weights, alpha, solution), freedom)
+    logarithm = max(float(2 * factor.diagonal().double().log().sum()) - len(gram) * math.log(alpha), 0.0)
+    residual = squared_error(moments, weights, alpha, solution)
+    return RidgeSolution(alpha, solution, residual, freedom, log_determinant=logarithm)
 
 
 def squared_error(moments: Tensor, weights: Tensor, alpha: float, solution: Tensor) -> float:
@@ -514,7 +517,8 @@ def sketched_ridge(
         residual = float(class_weights.sum() - agreement - penalty * size)
         freedom = n_samples - float(((values + lost) / shifted).sum()) - (width - len(values)) * lost / shift
         solution = (moments - sketch.mT @ (vectors @ (inside / shifted[:, None]))) / shift
-        return RidgeSolution(penalty, solution, max(residual, 0.0), freedom, known=shrinkage == 0)
+        logarithm = 0.0 if shrinkage else float(torch.log1p(values / penalty).sum())
+        return RidgeSolution(penalty, solution, max(residual, 0.0), freedom, shrinkage == 0, logarithm)
 
     if alpha is not None:
         return solved(max(alpha, least_alpha(moments.new_tensor(energy), width)))

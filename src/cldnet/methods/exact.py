@@ -215,6 +215,7 @@ class Exact(MappedLearner):
             return {}
         ridge, rule = self._solved.ridge, self._solved.discriminant
         numbers = [ridge.alpha, ridge.residual, ridge.freedom, float(ridge.known), self._solved.rows, self._solved.used]
+        numbers.append(ridge.log_determinant)
         parts = {f"rule.{name}": part for name, part in rule._asdict().items()}
         return {"weights": ridge.solution, "numbers": torch.tensor(numbers, dtype=torch.float64), **parts}
 
@@ -222,20 +223,22 @@ class Exact(MappedLearner):
         """Load what `solution_state` returned, as untrusted input, after the state."""
         live = (self.class_weights[: self.seen] > 0).nonzero()[:, 0]
         low_rank, c, m = "rule.axes" in tensors, len(live), self.class_width
-        shapes = {"weights": (m, self.seen), "numbers": (6,), "rule.offset": (c,)}
+        count = tensors["numbers"].numel() if "numbers" in tensors else 0
+        shapes = {"weights": (m, self.seen), "numbers": (6 if count == 6 else 7,), "rule.offset": (c,)}
         wide = {"rule.axes": (c, m), "rule.along": (m, c), "rule.across": (c,), "rule.center": (c,)}
         shapes |= wide if low_rank else {"rule.weights": (c, c)}
         if {name: (tuple(part.shape), part.dtype) for name, part in tensors.items()} != {
             name: (shape, torch.float64) for name, shape in shapes.items()
         }:
             raise ValueError("its solution has other parts or shapes than its sums")
-        alpha, error, freedom, known, rows, used = tensors["numbers"].tolist()
-        if not (alpha > 0 and error >= 0 and known in (0, 1) and rows == float(self.rows)):
+        alpha, error, freedom, known, rows, used, *more = tensors["numbers"].tolist()
+        logarithm = more[0] if more else 0.0  # older files have none
+        if not (alpha > 0 and error >= 0 and known in (0, 1) and rows == float(self.rows) and logarithm >= 0):
             raise ValueError("its solution is not that of its sums")
         kind = LowRankDiscriminant if low_rank else Discriminant
         tensors = {name: part.to(self.rows.device) for name, part in tensors.items()}
         rule = kind(*(tensors[f"rule.{name}"] for name in kind._fields))
-        ridge = RidgeSolution(alpha, tensors["weights"], error, freedom, bool(known))
+        ridge = RidgeSolution(alpha, tensors["weights"], error, freedom, bool(known), logarithm)
         self._solved = Solved(ridge, live, rule, rows, used)
 
     @torch.no_grad()
