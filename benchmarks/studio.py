@@ -73,7 +73,7 @@ def record(page: Any, address: str, out: Path, begun: float) -> None:
     until(page, "%", "#ask-results")
     shot("3-asked")
     page.locator("#compare-button").click()
-    until(page, "Fine-tuning", "#compare-status")
+    until(page, "average", "#compare-status")
     page.locator("#beside").screenshot(path=out / "4-compared.png")
     print(f"{time.monotonic() - begun:6.1f} s  4-compared")
 

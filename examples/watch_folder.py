@@ -28,7 +28,6 @@ def photos(folder: Path) -> list[Path]:
     ]
 
 
-known = {path for folder in classes.iterdir() if folder.is_dir() for path in photos(folder)}
 doubtful = {path.name for path in photos(unknown)}
 while True:
     for path in photos(inbox):
@@ -38,11 +37,11 @@ while True:
         label = answer.get("label")
         target = (unknown if label is None else classes / str(label)) / path.name
         target.parent.mkdir(exist_ok=True)
-        known.add(path.rename(target))
+        path.rename(target)
         if label is None:
             doubtful.add(path.name)
     for folder in classes.iterdir():
-        taught = [path for path in photos(folder) if path.name in doubtful and folder != unknown]
+        taught = [] if folder == unknown else [path for path in photos(folder) if path.name in doubtful]
         if taught:
             client.learn(taught, folder.name)
             doubtful -= {path.name for path in taught}

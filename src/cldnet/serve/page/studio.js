@@ -723,7 +723,8 @@ function renderSize() {
   const text = same
     ? `${bytes(last)}${sizes.length > 1 ? `, the same after each of ${sizes.length} changes` : " after the first measurement"}.`
     : `${bytes(last)}, and ${bytes(first)} at first. Smallest ${bytes(Math.min(...sizes))}, largest ${bytes(Math.max(...sizes))}.`;
-  $("size").replaceChildren(el("p.hint", {}, text), sizeLine(points));
+  const undo = state.status.undo_bytes ? ` Beside it, ${bytes(state.status.undo_bytes)} to undo the last lessons.` : "";
+  $("size").replaceChildren(el("p.hint", {}, text + undo), sizeLine(points));
 }
 
 /** Let the server compare everything that the model stores with samples that only this browser has. */
