@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from cldnet.bench.formatting import human_bytes
 from cldnet.bench.results import read_folder
@@ -76,6 +76,7 @@ def draw_panel(axes: Axes, title: str, summaries: Sequence[Summary]) -> None:
 def bytes_on(axis: Any) -> None:
     """Label an axis in bytes."""
     axis.set_major_formatter(FuncFormatter(lambda size, _: human_bytes(size).replace(".0 ", " ")))
+    axis.set_minor_formatter(NullFormatter())
     axis.set_tick_params(labelsize=7)
 
 
