@@ -169,7 +169,7 @@ class History:
         return self._with((*self.records, *moved), self.count + len(other.records))
 
     def undone(self, number: int) -> History:
-        """Drop a record. If a later one is of the same data, that is no repetition any more unless this was one."""
+        """Drop a record. A later one of the same data then counts as the first, unless this one was a repetition itself."""
         gone = next(one for one in self.records if one.number == number)
         left = [one for one in self.records if one is not gone]
         same = [place for place, one in enumerate(left) if one.digest and one.digest == gone.digest]
