@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Where torch is looked for first; pip's default index is used if this one cannot be reached or the machine has a GPU.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # The extras of pyproject.toml that are in requirements/test.lock; requirements/demo.lock has plots alone.
-EXTRAS := images pretrained text tables plots tune onnx serve studio dev
+EXTRAS := images pretrained text tables plots tune onnx serve studio dask ray privacy dev
 # Two processes of one thread each, for two cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 COMPILE := build/lock/bin/uv pip compile pyproject.toml --group build --quiet --universal --generate-hashes --no-annotate \

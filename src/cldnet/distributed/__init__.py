@@ -1,0 +1,1 @@
+"""Learn beyond one machine: shards on Dask, Ray or processes, and training under torchrun."""
