@@ -97,6 +97,7 @@ def _memory_table(found: Mapping[str, Any]) -> str:
     text = (
         f"Resident memory after a warm-up of {warm['predictions']:,} predictions and {warm['lessons']} lessons, "
         f"{found['model']['samples']}s, {found['model']['features']:,} features: "
-        f"{100 * found['growth']:+.1f} % from the first to the last, for a target of {100 * found['target']['growth']:.0f} % at most. {_about(found)}"
+        f"{100 * found['growth']:+.1f} % from the first to the last, for a target of {100 * found['target']['growth']:.0f} % "
+        f"at most. {_about(found)}"
     )
     return f"{_rows(('predictions', 'lessons', 'memory (MB)'), rows)}\n\n{text}"
