@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,6 +27,7 @@ import cldnet.storage as store
 from cldnet.data.arrays import Samples, Session, read_inputs
 from cldnet.data.labels import LabelTable, as_labels
 from cldnet.device import generator, resolve_device, threads
+from cldnet.estimator.accumulator import OpenStream, StreamedSession
 from cldnet.estimator.footprint import Footprint
 from cldnet.estimator.history import LessonRecord, check_name
 from cldnet.estimator.lessons import Lesson
@@ -224,17 +226,21 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             work, first = self._learned(samples, parameters, options, model, lesson)
             self._replace_model(work, model, lesson, first)
         else:
-            session.add(samples)
+            with self._computing():
+                session.add(samples)
         return self
 
     @contextmanager
     def session(
-        self, checkpoint: str | os.PathLike[str] | None = None, every: float = 30.0
+        self, checkpoint: str | os.PathLike[str] | None = None, every: float = 30.0, *, stream: bool = False
     ) -> Iterator[CLDNetClassifier]:
         """Learn data that comes in small pieces as one session.
 
         Within the block, `partial_fit` checks and collects; when the block ends the pieces are learned as one task, exactly
         as if they had come in one call, and dropped. If the block fails, nothing is learned.
+
+        With ``stream=True`` the pieces are not collected: the exact solver adds each to its sums at once, so memory stays flat
+        however many there are. The first 50 samples or more are what a new model chooses and fits its feature map on.
 
         Parameters
         ----------
@@ -245,6 +251,8 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             scaled.
         every : float
             Seconds between two checkpoints.
+        stream : bool
+            Sum the pieces as they come; only for ``solver="exact"``, and without a checkpoint.
 
         Examples
         --------
@@ -258,18 +266,51 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self._session is not None:
             raise RuntimeError("A session is already open: end it before you open another one.")
         file = None if checkpoint is None else SessionCheckpoint(checkpoint, every)
-        parameters, _ = self._validated_parameters(self._model)
-        self._session = session = Session(self._labels(parameters))
+        parameters, options = self._validated_parameters(self._model)
+        session = Session(self._labels(parameters))
+        if stream:
+            self._check_streams(parameters, file)
+            session = StreamedSession(session.table, partial(self._opened, parameters, options))
+        self._session = session
         try:
             yield self
         finally:
             del self._session  # the class has the default, None
-        if session.pieces:
+        if isinstance(session, StreamedSession):
+            self._end_stream(session)
+        elif session.pieces:
             model, lesson = self._model, self._copied_lesson()
             work, first = self._learned(session.samples, *self._validated_parameters(model), model, lesson, file)
             if file is not None:
                 self._unsaved = (*self._unsaved, file)
             self._replace_model(work, model, lesson, first)
+
+    def _check_streams(self, parameters: ModelParameters, file: SessionCheckpoint | None) -> None:
+        if parameters.solver != "exact":
+            raise ValueError(f"solver={parameters.solver!r} needs all samples of a session at once: leave stream out.")
+        if file is not None:
+            raise ValueError("A streamed session has no checkpoint: leave checkpoint out, or stream.")
+
+    def _opened(self, parameters: ModelParameters, options: dict[str, Any], first: Samples) -> OpenStream:
+        """A copy of the model, or a new one whose map the first samples decide on, to add the pieces of a stream to."""
+        model = self._model
+        with self._computing():
+            if model is None:
+                seed = self._seed()
+                features = self._chosen_map(parameters, first, seed)
+                work = Model.build(parameters, options, seed=seed, inputs=first.inputs, features=features)
+                work.learner.to(resolve_device(self.device))
+            else:
+                work = self._copied(model, options)
+        return OpenStream(model, work, work.sums_before(), work.accumulator(self._copied_lesson()))
+
+    def _end_stream(self, session: StreamedSession) -> None:
+        """Replace the model by the one with the session's sums."""
+        with self._computing():
+            opened = session.opened()
+            work = None if opened is None else opened.work.accumulated(opened.sums, opened.before)
+        if opened is not None and work is not None:
+            self._replace_model(work, opened.model, opened.sums.lesson)
 
     @contextmanager
     def lesson(self, name: str | None = None) -> Iterator[CLDNetClassifier]:

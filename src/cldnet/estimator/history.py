@@ -6,10 +6,10 @@ import datetime
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from cldnet.storage.header import parse_json
 
@@ -21,9 +21,70 @@ _MOST_BYTES = HISTORY_BYTES // 8
 MOST_NAME = 200
 #: Calls of fewer samples without a lesson of their own are recorded together; see `History.noted`.
 _FEW = 10
+#: Letters of a shard's id in a manifest.
+_ID = 16
 _ACTIONS = ("learned", "forgot", "merged")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
+
+
+class ShardRecord(NamedTuple):
+    """A shard of a lesson: its file, relative to the folder of all, its range, the file's bytes, and the data's id.
+
+    The id is None for fewer than ten samples, as for lessons.
+    """
+
+    path: str
+    first: int
+    rows: int
+    size: int
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The shards of a lesson: as many of these three as the history has room for.
+
+    Attributes
+    ----------
+    count : int
+        Number of shards.
+    ids : tuple of str
+        Ids of their data, as far as they have one; empty if there are more than some two hundred shards.
+    shards : tuple of ShardRecord
+        The shards themselves; empty if there are more than a few dozen.
+    """
+
+    count: int
+    ids: tuple[str, ...] = ()
+    shards: tuple[ShardRecord, ...] = ()
+
+    @classmethod
+    def of(cls, shards: Sequence[ShardRecord]) -> Manifest:
+        """The manifest of some shards, with ids short enough for a history."""
+        short = tuple(one._replace(digest=short_id(one.digest)) for one in shards)
+        return cls(len(short), tuple(one.digest for one in short if one.digest is not None), short)
+
+    def shorter(self) -> Manifest:
+        """The manifest without the shards, or without the ids as well."""
+        return replace(self, shards=()) if self.shards else Manifest(self.count)
+
+    def to_json(self) -> list[Any]:
+        """Write the manifest in JSON's types; the ids of shards that are listed are not written twice."""
+        return [self.count, [*map(list, self.shards)], "" if self.shards else "".join(self.ids)]
+
+    @classmethod
+    def from_json(cls, values: Any) -> Manifest:
+        """Read what `to_json` wrote, as untrusted input."""
+        match values:
+            case [int(count), list(shards), str(ids)] if (
+                type(count) is int and count >= 1 and re.fullmatch(rf"([0-9a-f]{{{_ID}}})*", ids)
+            ):
+                if all(map(_is_shard, shards)) and len(shards) in (0, count) and len(ids) <= _ID * count:
+                    listed = tuple(ShardRecord(*each) for each in shards)
+                    known = tuple(one.digest for one in listed if one.digest is not None)
+                    return cls(count, known or tuple(re.findall(f".{{{_ID}}}", ids)), listed)
+        raise ValueError("a lesson in its history has an invalid list of shards")
 
 
 @dataclass(frozen=True)
@@ -52,6 +113,8 @@ class LessonRecord:
         Whether this is a number of small calls, which were not made within a lesson.
     kept : bool
         Whether the model has the lesson's sums, so that `CLDNetClassifier.undo` can take it back.
+    manifest : Manifest or None
+        The shards that were summed, if the lesson was learned by `cldnet.distributed.fit_shards`.
     """
 
     number: int
@@ -64,6 +127,7 @@ class LessonRecord:
     repeated: bool = False
     loose: bool = False
     kept: bool = False
+    manifest: Manifest | None = None
 
     def extended(self, counts: Mapping[Any, int], digest: str | None, repeated: bool) -> LessonRecord:
         """The record with the samples of one more call."""
@@ -75,22 +139,27 @@ class LessonRecord:
         return replace(self, total=total, samples=samples, digest=digest, repeated=repeated).limited()
 
     def limited(self) -> LessonRecord:
-        """The record itself, or if that is too long, the one without the samples by label."""
-        return self if self.samples is None or len(self.line) < _MOST_BYTES else replace(self, samples=None)
+        """The record itself, or if that is too long, the one without the list of shards or the samples by label."""
+        if len(self.line) < _MOST_BYTES:
+            return self
+        if self.manifest is not None and (self.manifest.shards or self.manifest.ids):
+            return replace(self, manifest=self.manifest.shorter()).limited()
+        return self if self.samples is None else replace(self, samples=None)
 
     @cached_property
     def line(self) -> bytes:
         """The record as JSON, in one line."""
         samples = None if self.samples is None else [[label, count] for label, count in self.samples.items()]
         about = [self.number, self.name, self.date, self.action, self.total, self.digest, self.repeated, self.loose]
-        return json.dumps([*about, samples], separators=(",", ":")).encode() + b"\n"
+        shards = [] if self.manifest is None else [self.manifest.to_json()]
+        return json.dumps([*about, samples, *shards], separators=(",", ":")).encode() + b"\n"
 
     @classmethod
     def from_json(cls, values: Any, kind: str | None) -> LessonRecord:
         """Read what `line` wrote, as untrusted input; ``kind`` is the type of the model's labels."""
-        if not isinstance(values, list) or len(values) != 9:
-            raise ValueError("its history should have records of nine entries")
-        number, name, date, action, total, digest, repeated, loose, pairs = values
+        if not isinstance(values, list) or len(values) not in (9, 10):
+            raise ValueError("its history should have records of nine or ten entries")
+        number, name, date, action, total, digest, repeated, loose, pairs, *shards = values
         valid = {
             "number": type(number) is int and number >= 1,
             "name": name is None or is_name(name),
@@ -105,7 +174,8 @@ class LessonRecord:
         samples = None if wrong or pairs is None else dict(map(tuple, pairs))
         if wrong or (samples is not None and (len(samples) < len(pairs) or sum(samples.values()) > total)):
             raise ValueError(f"a lesson in its history has an invalid {(wrong or ['number of samples'])[0]}")
-        return cls(number, name, date, action, total, samples, digest, repeated, loose).limited()
+        manifest = Manifest.from_json(shards[0]) if shards else None
+        return cls(number, name, date, action, total, samples, digest, repeated, loose, manifest=manifest).limited()
 
 
 @dataclass(frozen=True)
@@ -218,6 +288,11 @@ class History:
         return cls()._with(records, count)
 
 
+def short_id(digest: str | None) -> str | None:
+    """The id of some data, as short as manifests have it."""
+    return None if digest is None else digest[:_ID]
+
+
 def today() -> str:
     """The date of a lesson, as ``"2026-11-17"``."""
     return datetime.date.today().isoformat()
@@ -236,6 +311,15 @@ def is_name(name: Any) -> bool:
 
 def _begun(count: int) -> bytes:
     return f"{count:020d}\n".encode()
+
+
+def _is_shard(values: Any) -> bool:
+    """Whether a list is that of a `ShardRecord`."""
+    match values:
+        case [str(), int(first), int(rows), int(size), str() | None as digest]:
+            plain = type(first) is type(rows) is type(size) is int and min(first, rows, size) >= 0
+            return plain and (digest is None or bool(re.fullmatch(f"[0-9a-f]{{{_ID}}}", digest)))
+    return False
 
 
 def _is_count(pair: Any, kind: str | None) -> bool:

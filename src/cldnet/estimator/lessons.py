@@ -105,6 +105,16 @@ class Lesson:
             self._total = (self._total + int.from_bytes(one, "little")) % (1 << 8 * DIGEST_BYTES)
             self._samples += 1
 
+    def plus(self, other: Lesson) -> Lesson:
+        """The lesson of the samples of both, which were not recorded yet."""
+        total = (self._total + other._total) % (1 << 8 * DIGEST_BYTES)
+        return Lesson(total, self._samples + other._samples)
+
+    @property
+    def digest(self) -> str | None:
+        """The id of the samples as a history has it; None if there are fewer than ten."""
+        return None if self._id is None else self._id.hex()
+
     @property
     def _id(self) -> bytes | None:
         total = self._total.to_bytes(DIGEST_BYTES, "little")
@@ -123,7 +133,7 @@ class Lesson:
 
     def noted(self, history: History, action: str, counts: Mapping[Any, int]) -> History:
         """Record the samples of one call in a model's history, after the lesson itself was recorded."""
-        one = None if self._id is None else self._id.hex()
+        one = self.digest
         history, self.number = history.noted(
             action,
             counts,

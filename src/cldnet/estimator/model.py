@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
 import os
 import sys
@@ -24,6 +23,7 @@ from cldnet.data.labels import Inputs, LabelTable, as_labels
 from cldnet.data.sentences import TEXT_ADVICE, is_sentences, no_sentences
 from cldnet.data.sparse import WIDTH
 from cldnet.device import bearable_threads, memory_limit, resolve_dtype
+from cldnet.estimator.accumulator import Accumulator
 from cldnet.estimator.footprint import Footprint, footprint
 from cldnet.estimator.history import HISTORY_BYTES, History, LessonRecord
 from cldnet.estimator.kept import KeptSums, read_kept, write_kept
@@ -416,7 +416,7 @@ class Model:
         A model that was restarted learns its ``first`` samples again in the same task. They have been counted before.
         """
         begins, every = not len(self.labels), samples if first is None else Samples.joined([first, samples])
-        before = self._sums_before() if self.parameters.keep_lessons else None
+        before = self.sums_before()
         self.labels.learn(samples.y)
         task, progress, session = self._task(every, self.labels.rows(every.y)), None, self.session
         grows = self._make_room()
@@ -436,20 +436,42 @@ class Model:
             tested = torch.arange(count, device=self.device) * len(task) // count
             self._check_learned(task.x[tested], task.y[tested])
         self.labels.count_samples(samples.y, samples.weight)
-        lessons, receipts, counts = self.lessons, self.receipts, samples.counts()
+        receipts = self.receipts
         if self.learner.keeps_sums:  # only such models are merged, and forget samples
             digests = sample_digests(samples)
             lesson.add(samples, digests)
-            lessons = lesson.learned(lessons)
             receipts = None if receipts is None else receipts.learned(samples, digests)
-        history = lesson.noted(self.history, "learned", counts)
-        work = replace(self, session=session, lessons=lessons, receipts=receipts, history=history)
-        if before is not None:
-            work = work._keeping(before, lesson, counts)
+        work = replace(self, session=session, receipts=receipts)._noted(lesson, samples.counts(), before)
         return work.with_size(asked=grows), report
 
-    def _sums_before(self) -> dict[str, Tensor]:
-        """The sums as they are, which learning leaves alone."""
+    def accumulator(self, lesson: Lesson) -> Accumulator:
+        """What adds samples to this model's own sums in place; `accumulated` ends the lesson."""
+
+        def room(classes: int) -> int:
+            wanted = self.parameters.room(classes)
+            _check_memory(wanted, self.learner.class_width)
+            return wanted
+
+        return Accumulator(self.exact, self.labels, self.inputs, room=room, lesson=lesson, receipts=self.receipts)
+
+    def accumulated(self, sums: Accumulator, before: Mapping[str, Tensor] | None) -> Model:
+        """Learn what was added in place to the sums, which were ``before`` if those of lessons are kept."""
+        sums.check_complete()
+        self.learner.end_task(TaskData(torch.empty(0), torch.empty(0)))
+        self.check_finite()
+        work = replace(self, receipts=sums.receipts)._noted(sums.lesson, sums.counts, before)
+        return work.with_size(asked=sums.grew)
+
+    def _noted(self, lesson: Lesson, counts: Mapping[Any, int], before: Mapping[str, Tensor] | None) -> Model:
+        """Record a call's samples in the history and, if the model keeps those of lessons, what the sums have gained."""
+        lessons = lesson.learned(self.lessons) if self.learner.keeps_sums else self.lessons
+        work = replace(self, lessons=lessons, history=lesson.noted(self.history, "learned", counts))
+        return work if before is None else work._keeping(before, lesson, counts)
+
+    def sums_before(self) -> dict[str, Tensor] | None:
+        """The sums as they are, which learning leaves alone; None if those of lessons are not kept."""
+        if not self.parameters.keep_lessons:
+            return None
         second = copy.deepcopy(self.exact.second)  # shared until either side changes
         sums = {name: tensor.clone() for name, tensor in self.exact.sums().items() if not name.startswith("second.")}
         return {**sums, **{f"second.{name}": tensor for name, tensor in second.state_dict().items()}}
@@ -723,14 +745,7 @@ class Model:
     @property
     def map_id(self) -> str:
         """Digest of everything between inputs and features: models can be merged if and only if it is the same."""
-        identity = self.exact.features.map_id
-        scale = self.exact.scale.state_dict()  # in front of a user's module; maps scale their inputs themselves
-        if not scale:
-            return identity
-        digest = hashlib.sha256(identity.encode())
-        for _, tensor in sorted(scale.items()):
-            digest.update(tensor.detach().cpu().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return self.exact.map_id
 
     @property
     def fits_vectors(self) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import cldnet.storage as store
@@ -17,6 +18,10 @@ from cldnet.estimator.lessons import Lessons, Receipts, read_history, read_lesso
 from cldnet.methods.mapped import SecondMoments, moments_for, moments_from, upgraded
 from cldnet.storage.validation import check_tensors, check_values, describe_error, read_labels
 from cldnet.version import __version__
+
+if TYPE_CHECKING:
+    from cldnet.estimator.accumulator import Accumulator
+    from cldnet.nets import FeatureMap
 
 _KIND = "statistics"
 _SECOND = "second."
@@ -75,8 +80,28 @@ class Statistics:
     receipts: Receipts | None = None
     history: History = History()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Arrays, since pickle (protocol 5) can send these without a copy, and tensors only with one.
+        return {**self.__dict__, "tensors": {name: tensor.numpy() for name, tensor in self.tensors.items()}}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({**state, "tensors": upgraded(state["tensors"])})
+        tensors = {name: _as_tensor(each) for name, each in state["tensors"].items()}
+        self.__dict__.update({**state, "tensors": upgraded(tensors)})
+
+    @classmethod
+    def accumulator(cls, features: FeatureMap, *, gram: str | int = "full", dtype: str = "float32") -> Accumulator:
+        """Begin empty sums over a fitted map, to which samples are added in place.
+
+        Parameters
+        ----------
+        features : FeatureMap
+            A fitted map: `CLDNetClassifier.feature_map_`, or what `cldnet.load_map` returns.
+        gram, dtype
+            As those of `CLDNetClassifier`.
+        """
+        from cldnet.estimator.accumulator import Accumulator  # noqa: PLC0415  (it returns statistics)
+
+        return Accumulator.over(features, gram=gram, dtype=dtype)
 
     @property
     def classes(self) -> Any:
@@ -222,6 +247,14 @@ class Statistics:
         if moments.least_diagonal() < -1e-9 * moments.energy:
             raise ValueError("a sum of squares is negative")
         return stats
+
+
+def _as_tensor(values: NDArray[Any] | Tensor) -> Tensor:
+    """What a pickle has of a tensor; memory that another process shares cannot be written to, and is copied."""
+    if isinstance(values, Tensor):  # in pickles of earlier versions
+        return values
+    tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+    return tensor if tensor.numel() else tensor.new_empty(tensor.shape)  # without samples its strides are zero
 
 
 def merged_inputs(first: Inputs, second: Inputs) -> Inputs:

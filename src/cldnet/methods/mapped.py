@@ -8,6 +8,7 @@ products of two 7-bit integers fit float32, and float64 adds integers without er
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -309,6 +310,18 @@ class MappedLearner(Learner, ABC):
         """The map, or the frozen module in front of the random features."""
         net = self.features.net if isinstance(self.features, RandomProjection) else None
         return self.features if net is None else net
+
+    @property
+    def map_id(self) -> str:
+        """Digest of everything between inputs and features: sums can be added if and only if it is the same."""
+        identity = self.features.map_id
+        scale = self.scale.state_dict()  # in front of a user's module; maps scale their inputs themselves
+        if not scale:
+            return identity
+        digest = hashlib.sha256(identity.encode())
+        for _, tensor in sorted(scale.items()):
+            digest.update(tensor.detach().cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     @property
     def class_width(self) -> int:
