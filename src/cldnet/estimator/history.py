@@ -199,6 +199,7 @@ class History:
         apart: bool = True,
         digest: str | None = None,
         repeated: bool = False,
+        manifest: Manifest | None = None,
     ) -> tuple[History, int]:
         """Add the samples of one call; also return the number of its lesson.
 
@@ -218,7 +219,7 @@ class History:
                 ), record.number
         samples, next_number = dict(counts), self.count + 1
         made = LessonRecord(
-            next_number, name, today(), action, sum(counts.values()), samples, digest, repeated, loose=small
+            next_number, name, today(), action, sum(counts.values()), samples, digest, repeated, small, manifest=manifest
         )
         return self._with((*self.records, made.limited()), next_number), next_number
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from cldnet.data.arrays import Samples
 from cldnet.data.labels import LabelTable
-from cldnet.estimator.history import HISTORY_BYTES, History
+from cldnet.estimator.history import HISTORY_BYTES, History, Manifest
 
 #: Bytes of a lesson's id, of a sample's receipt and of a salt.
 DIGEST_BYTES = 16
@@ -131,7 +132,21 @@ class Lesson:
         left = self._record(lessons, _forgotten(self._id), self._id)
         return left.added(self._id) if history.copies(self._id.hex()) > 1 else left
 
-    def noted(self, history: History, action: str, counts: Mapping[Any, int]) -> History:
+    def to_json(self) -> list[Any]:
+        """Write what the id is made of, before anything was recorded."""
+        return [f"{self._total:x}", self._samples]
+
+    @classmethod
+    def from_json(cls, values: Any) -> Lesson:
+        """Read what `to_json` wrote, as untrusted input."""
+        match values:
+            case [str(total), int(samples)] if re.fullmatch("[0-9a-f]{1,32}", total) and samples >= 0:
+                return cls(int(total, 16), samples)
+        raise ValueError(f"{values!r:.80} is not what a lesson's id is made of")
+
+    def noted(
+        self, history: History, action: str, counts: Mapping[Any, int], manifest: Manifest | None = None
+    ) -> History:
         """Record the samples of one call in a model's history, after the lesson itself was recorded."""
         one = self.digest
         history, self.number = history.noted(
@@ -142,6 +157,7 @@ class Lesson:
             apart=self.apart,
             digest=one,
             repeated=action == "learned" and one is not None and self._recorded is None,
+            manifest=manifest,
         )
         return history
 

@@ -708,9 +708,18 @@ class Model:
         grows = self._make_room()
         self.exact.merge_sums({name: tensor.to(self.device) for name, tensor in other.tensors.items()}, classes)
         self.labels.take_over(other.labels)
-        history = self.history.merged(other.history, {label: n for label, n in other.labels.counts.items() if n})
+        counts = {label: n for label, n in other.labels.counts.items() if n}
+        history = self.history.merged(other.history, counts)
+        kept = self.kept
+        if self.parameters.keep_lessons and len(other.history.records) == 1:  # the sums are those of one lesson
+            rows, tensors = tuple(counts), other.tensors
+            own = torch.from_numpy(other.labels.known_rows(rows))
+            tensors = {**tensors, **{name: tensors[name][own] for name in ("class_sums", "class_weights")}}
+            one = KeptSums(history.records[-1].number, rows, tuple(counts.values()), tensors)
+            kept = (*kept, one)[-self.parameters.keep_lessons :]
         work = replace(
             self,
+            kept=kept,
             inputs=merged_inputs(self.inputs, other.inputs),
             merged_map_labels=self.merged_map_labels | other.fitted_on,
             receipts=None if self.receipts is None else self.receipts.merged(other.receipts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,11 @@ def save_solved(clf: CLDNetClassifier, path: Path) -> None:
 
 def label_of(clf: CLDNetClassifier, text: str) -> Any:
     """A label given as text, in the type of the model's labels; raise if there is none."""
-    kind = clf.model_.labels.kind
+    return label_as(text, clf.model_.labels.kind, clf.classes_.tolist())
+
+
+def label_as(text: str, kind: str | None, known: Sequence[Any] = ()) -> Any:
+    """A label given as text, in a type of labels: "str", "int", "float" or "bool". ``known`` are some, for the error."""
     if kind in (None, "str"):
         return text
     if kind == "bool" and text in ("True", "False"):
@@ -103,7 +108,6 @@ def label_of(clf: CLDNetClassifier, text: str) -> Any:
     except (KeyError, ValueError):
         value = None
     if value is None or (kind == "int" and str(value) != text):  # 01 is not 1
-        known = clf.classes_.tolist()
         such = f", such as {known[0]!r}" if known else ""
         raise ValueError(
             f"{text!r:.80} cannot be a label of this model: its labels are of type {kind}{such}, and a model's labels have "
