@@ -38,7 +38,8 @@ _SURROGATES = 0xD800 >> 11
 #: Endings of tables' names, in lower case.
 TABLE_ENDS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _LABEL_NAMES = ("label", "class", "target", "y")
-_TEXT_NAMES = ("text", "sentence", "utterance", "message", "query")
+#: Names of a table's column of sentences, in lower case.
+TEXT_NAMES = ("text", "sentence", "utterance", "message", "query")
 _SPLIT = "split"
 _WHOLE = "0|-?[1-9][0-9]{0,18}"
 _CSV_BLOCK = 1 << 24  # types are guessed from a file's first block
@@ -293,7 +294,7 @@ def is_table(path: str | os.PathLike[str]) -> bool:
 
 def has_sentences(path: Path) -> bool:
     """Whether a table has a column named text, sentence, utterance, message or query with values that are not all numbers."""
-    names = [name for name in _names(path) if name.lower() in _TEXT_NAMES]
+    names = [name for name in _names(path) if name.lower() in TEXT_NAMES]
     return bool(names) and any(not _is_number(value) for row in _words(path, names) for value in row)
 
 
@@ -315,7 +316,7 @@ def read_sentences(
     and a column named ``split`` are as for `read_table`. CSV files are read by Python alone, Parquet by pyarrow.
     """
     names = _names(path)
-    wanted = {"text": _column(path, names, text, _TEXT_NAMES, "text")}
+    wanted = {"text": _column(path, names, text, TEXT_NAMES, "text")}
     if labelled:
         wanted |= {"label": _label_column(path, names, label)}
         split = _split_column(name for name in names if name not in wanted.values())
@@ -422,6 +423,11 @@ class Columns:
     features: tuple[str, ...]
     first_row: tuple[str, int]
 
+    @property
+    def names(self) -> set[str]:
+        """Names of all these columns."""
+        return {name for name in (self.label, self.split, *self.features) if name is not None}
+
 
 #: Chooses columns from a table's schema and the place of its first row.
 _Choice = Callable[[Any, tuple[str, int]], Columns]
@@ -442,7 +448,9 @@ def _read_csv(path: Path, choose: _Choice) -> tuple[Any, Columns]:
     return (table if columns.label not in column_types else with_whole_labels(table, columns.label) or table), columns
 
 
-def open_csv(path: Path | str, column_types: Mapping[str, Any] | None = None, source: Any = None, **options: Any) -> Any:
+def open_csv(
+    path: Path | str, column_types: Mapping[str, Any] | None = None, source: Any = None, **options: Any
+) -> Any:
     """Open a CSV file to be read in batches, whose types are guessed from the first block.
 
     ``source`` is a binary file, if ``path`` is only its name, and ``options`` are those of `pyarrow.csv.ReadOptions`.
@@ -454,6 +462,7 @@ def open_csv(path: Path | str, column_types: Mapping[str, Any] | None = None, so
         with open(path, "rb") as file:
             start = file.read(2)
     else:
+        source.seek(0)
         start = source.read(2)
         source.seek(0)
     return arrow_csv.open_csv(
@@ -597,6 +606,11 @@ def _other_separator(names: list[str]) -> str:
     if len(names) != 1 or not re.search(r"[;|,\t]", names[0]):
         return ""
     return " Columns should be separated by commas, in .tsv files by tabs: save the table so."
+
+
+def is_text(arrow_type: Any) -> bool:
+    """Whether a column of some type has text, perhaps as categories."""
+    return _kind(arrow_type).endswith("text")
 
 
 def _kind(arrow_type: Any) -> str:
