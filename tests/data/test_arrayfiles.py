@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cldnet.data.files import _whole_or_text, read_arrays
+from cldnet.data.files import whole_or_text, read_arrays
 
 X = np.arange(4 * 6, dtype=np.uint8).reshape(4, 6)
 Y = np.array(["ant", "bee", "ant", "cat"])
@@ -370,7 +370,7 @@ def test_damaged_arrays_give_as_many_rows_or_a_sentence(
 def test_labels_by_themselves() -> None:
     generator = random.Random(0)
     values = [generator.randrange(-100, 100) for _ in range(50)]
-    assert _whole_or_text(values).tolist() == values
-    assert _whole_or_text([str(value) for value in values]).tolist() == [str(value) for value in values]
+    assert whole_or_text(values).tolist() == values
+    assert whole_or_text([str(value) for value in values]).tolist() == [str(value) for value in values]
     with pytest.raises(ValueError, match="mixes labels"):
-        _whole_or_text([1, "a"])
+        whole_or_text([1, "a"])

@@ -38,7 +38,8 @@ _SURROGATES = 0xD800 >> 11
 #: Endings of tables' names, in lower case.
 TABLE_ENDS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _LABEL_NAMES = ("label", "class", "target", "y")
-_TEXT_NAMES = ("text", "sentence", "utterance", "message", "query")
+#: Names of a table's column of sentences, in lower case.
+TEXT_NAMES = ("text", "sentence", "utterance", "message", "query")
 _SPLIT = "split"
 _WHOLE = "0|-?[1-9][0-9]{0,18}"
 _CSV_BLOCK = 1 << 24  # types are guessed from a file's first block
@@ -62,14 +63,14 @@ def read_arrays(path: Path) -> Dataset:
         files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix.lower() == ".npy"}
         return _arrays_dataset(path.resolve().name, path, files, _load_file)
     check_file(path)
-    with _explaining(path, "arrays"):
+    with explaining(path, "arrays"):
         archive = zipfile.ZipFile(path)
     with archive:
         members = {info.filename[:-4]: info for info in archive.infolist() if info.filename.endswith(".npy")}
         return _arrays_dataset(path.stem, path, members, lambda info: _load_member(path, archive, info))
 
 
-def _whole_or_text(labels: Any) -> NDArray[Any]:
+def whole_or_text(labels: Any) -> NDArray[Any]:
     """Check labels and return them as int64 or text; whole floats and booleans become int64."""
     array = as_labels(labels)
     if array.dtype.kind == "U":
@@ -84,7 +85,7 @@ def _whole_or_text(labels: Any) -> NDArray[Any]:
 
 
 def _arrays_dataset(name: str, source: Path, found: Mapping[str, Any], load: Callable[[Any], NDArray[Any]]) -> Dataset:
-    pairs = _choose(source, found)
+    pairs = choose_arrays(source, found)
     parts = [_part(source, found, pair, load) for pair in pairs]
     kinds = [(tuple(part.x.shape[1:]), str(part.x.dtype)) for part in parts]
     if kinds[0] != kinds[-1]:
@@ -95,7 +96,7 @@ def _arrays_dataset(name: str, source: Path, found: Mapping[str, Any], load: Cal
     return Dataset(name, *parts)
 
 
-def _choose(source: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def choose_arrays(source: Path, found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Find the arrays of samples and labels of either part, ignoring case."""
     spelled: dict[str, str] = {}
     for key in found:
@@ -133,7 +134,7 @@ def _part(source: Path, found: Mapping[str, Any], pair: tuple[str, str], load: C
         )
     try:
         x = _mapped_inputs(inputs) if isinstance(inputs, np.memmap) else layout(as_inputs(inputs), None).contiguous()
-        return Part(x, _whole_or_text(labels.reshape(-1)))
+        return Part(x, whole_or_text(labels.reshape(-1)))
     except ValueError as error:
         raise ValueError(f"{source}, {pair[0]} and {pair[1]}: {error}") from error
 
@@ -156,8 +157,8 @@ def _mapped_inputs(array: NDArray[Any]) -> Tensor:
 
 def _load_file(path: Path) -> NDArray[Any]:
     check_file(path)
-    with _explaining(path, "arrays"), path.open("rb") as file:
-        shape, order, dtype = _header(file, path.stat().st_size)
+    with explaining(path, "arrays"), path.open("rb") as file:
+        shape, order, dtype = array_header(file, path.stat().st_size)
         if math.prod(shape) * dtype.itemsize > memory_limit():
             return np.memmap(file, dtype, mode="c", offset=file.tell(), shape=shape, order=order)
         return np.fromfile(file, dtype).reshape(shape, order=order)
@@ -170,15 +171,15 @@ def _load_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) ->
             f"{info.filename} in {path} takes {info.file_size:,} bytes, and one array may take {limit:,} of memory. "
             "Save it as an .npy file, which can be mapped from disk, or set CLDNET_MEMORY_SHARE."
         )
-    with _explaining(path, "arrays"):
+    with explaining(path, "arrays"):
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{info.filename} is compressed in a way that NumPy does not use")
         with archive.open(info) as file:
-            shape, order, dtype = _header(file, info.file_size)
+            shape, order, dtype = array_header(file, info.file_size)
             return np.frombuffer(file.read(), dtype).reshape(shape, order=order)
 
 
-def _header(file: IO[bytes], length: int) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
+def array_header(file: IO[bytes], length: int) -> tuple[tuple[int, ...], Any, np.dtype[Any]]:
     """Read an array's shape, order and type, and check them against the file's length before memory is allocated."""
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -200,7 +201,7 @@ def read_table(path: Path, label: str | None = None) -> Dataset:
     words train and test defines a test part. All other columns are features: numbers or booleans, without missing values.
     The index that pandas writes into Parquet is ignored.
     """
-    name, found = path.name[: -len(_ending(path))], read_rows(path, label)
+    name, found = path.name[: -len(table_end(path))], read_rows(path, label)
     x, y, tested = found.x, found.y, found.tested
     if tested is None:
         return Dataset(name, Part(x, y))
@@ -219,49 +220,49 @@ class Rows(NamedTuple):
 
 def read_rows(path: Path, label: str | None = None) -> Rows:
     """Read a table as `read_table` does, all rows in their order, with the names of the columns."""
-    table, columns = _read(path, lambda schema, first_row: _columns(path, schema, label, first_row))
+    table, columns = _read(path, lambda schema, first_row: choose_columns(path, schema, label, first_row))
     assert columns.label is not None
-    labels = _values(path, table, columns.label, columns)
-    with _explaining(path, "a table"):
-        y = _whole_or_text(labels)
-    tested = None if columns.split is None else _test_rows(path, _values(path, table, columns.split, columns))
+    labels = column_values(path, table, columns.label, columns)
+    with explaining(path, "a table"):
+        y = whole_or_text(labels)
+    tested = None if columns.split is None else _parts(path, column_values(path, table, columns.split, columns))
     return Rows(_features(path, table, columns), columns.features, y, tested)
 
 
 def read_features(path: Path, names: Sequence[str] | None) -> tuple[Tensor, tuple[str, ...]]:
     """Read the columns of a table that have some names, in that order; without names all but those of labels and parts."""
 
-    def chosen(schema: Any, first_row: tuple[str, int]) -> _Columns:
-        present = _unique(path, schema)
+    def chosen(schema: Any, first_row: tuple[str, int]) -> Columns:
+        present = unique_names(path, schema)
         missing = [name for name in wanted or () if name not in present]
         if missing:
             raise ValueError(f"{path} lacks the columns {_listed(missing)} of the model; it has {_listed(present)}.")
         others = [name for name in present if name.lower() not in (*_LABEL_NAMES, _SPLIT)]
-        return _numeric(path, schema, _Columns(None, None, tuple(others if wanted is None else wanted), first_row))
+        return _numeric(path, schema, Columns(None, None, tuple(others if wanted is None else wanted), first_row))
 
     wanted = None if names is None else [name.strip() for name in names]
     table, columns = _read(path, chosen)
     return _features(path, table, columns), columns.features
 
 
-def _read(path: Path, choose: _Choice) -> tuple[Any, _Columns]:
+def _read(path: Path, choose: _Choice) -> tuple[Any, Columns]:
     """Read the columns of a table that a function of its schema and of the place of its first row chooses."""
-    end = _ending(path)
-    _pyarrow()
-    delimiter = "\t" if end.startswith(".tsv") else ","
-    table, columns = _read_parquet(path, choose) if end == ".parquet" else _read_csv(path, delimiter, choose)
+    end = table_end(path)
+    require_pyarrow()
+    table, columns = _read_parquet(path, choose) if end == ".parquet" else _read_csv(path, choose)
     if not len(table):
         raise ValueError(f"{path} has no rows below the names of its columns.")
     return table, columns
 
 
-def _features(path: Path, table: Any, columns: _Columns) -> Tensor:
-    features = [_values(path, table, column, columns) for column in columns.features]
-    with _explaining(path, "a table"):
+def _features(path: Path, table: Any, columns: Columns) -> Tensor:
+    features = [column_values(path, table, column, columns) for column in columns.features]
+    with explaining(path, "a table"):
         return as_inputs(np.column_stack(features))
 
 
-def _ending(path: Path) -> str:
+def table_end(path: Path) -> str:
+    """The ending of a table's name, in lower case; raise unless there is such a file and it has one."""
     check_file(path)
     end = next((end for end in TABLE_ENDS if path.name.lower().endswith(end)), None)
     if end is None:
@@ -269,7 +270,8 @@ def _ending(path: Path) -> str:
     return end
 
 
-def _pyarrow() -> Any:
+def require_pyarrow() -> Any:
+    """Return pyarrow, or say how to install it."""
     try:
         import pyarrow  # noqa: PLC0415  (an extra that only tables need)
     except (ImportError, RuntimeError) as error:
@@ -292,7 +294,7 @@ def is_table(path: str | os.PathLike[str]) -> bool:
 
 def has_sentences(path: Path) -> bool:
     """Whether a table has a column named text, sentence, utterance, message or query with values that are not all numbers."""
-    names = [name for name in _names(path) if name.lower() in _TEXT_NAMES]
+    names = [name for name in _names(path) if name.lower() in TEXT_NAMES]
     return bool(names) and any(not _is_number(value) for row in _words(path, names) for value in row)
 
 
@@ -314,7 +316,7 @@ def read_sentences(
     and a column named ``split`` are as for `read_table`. CSV files are read by Python alone, Parquet by pyarrow.
     """
     names = _names(path)
-    wanted = {"text": _column(path, names, text, _TEXT_NAMES, "text")}
+    wanted = {"text": _column(path, names, text, TEXT_NAMES, "text")}
     if labelled:
         wanted |= {"label": _label_column(path, names, label)}
         split = _split_column(name for name in names if name not in wanted.values())
@@ -327,22 +329,22 @@ def read_sentences(
         raise ValueError(f"{path} has no rows below the names of its columns.")
     if not labelled:
         return Sentences(columns[wanted["text"]], None, None)
-    with _explaining(path, "a table"):
-        y = _whole_or_text(_whole_numbers([label.strip() for label in columns[wanted["label"]]]))
-    tested = _test_rows(path, np.array(columns[wanted["split"]], dtype=object)) if "split" in wanted else None
+    with explaining(path, "a table"):
+        y = whole_or_text(_whole_numbers([label.strip() for label in columns[wanted["label"]]]))
+    tested = _parts(path, np.array(columns[wanted["split"]], dtype=object)) if "split" in wanted else None
     return Sentences(columns[wanted["text"]], y, tested)
 
 
 def _names(path: Path) -> list[str]:
     """Names of a table's columns, without blanks around them; raise if two are the same."""
-    if _ending(path) == ".parquet":
-        _pyarrow()
+    if table_end(path) == ".parquet":
+        require_pyarrow()
         from pyarrow import parquet  # noqa: PLC0415
 
-        with _explaining(path, "a table"):
+        with explaining(path, "a table"):
             names = list(parquet.read_schema(path).names)
     else:
-        with _explaining(path, "a table"), _open_text(path) as file:
+        with explaining(path, "a table"), _open_text(path) as file:
             names = next(iter(_lines_of(path, file)), (0, []))[1]
     names = [name.strip() for name in names]
     twice = [name for name, count in Counter(names).items() if count > 1]
@@ -353,7 +355,7 @@ def _names(path: Path) -> list[str]:
 
 def _words(path: Path, names: list[str]) -> Iterator[list[str]]:
     """Read columns as text, row by row; raise at the first missing value, with its place."""
-    parquet = _ending(path) == ".parquet"
+    parquet = table_end(path) == ".parquet"
     limit, size = memory_limit(), 0
     for number, row in (_parquet_words if parquet else _csv_words)(path, names):
         for name, value in zip(names, row, strict=True):
@@ -371,14 +373,14 @@ def _words(path: Path, names: list[str]) -> Iterator[list[str]]:
 def _parquet_words(path: Path, names: list[str]) -> Iterator[tuple[int, list[Any]]]:
     from pyarrow import parquet, string  # noqa: PLC0415
 
-    with _explaining(path, "a table"), parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        table = _stripped(_collect(file.schema_arrow, file.iter_batches()))
+    with explaining(path, "a table"), parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        table = stripped(_collect(file.schema_arrow, file.iter_batches()))
         columns = [table.column(name).cast(string()).to_pylist() for name in names]
     yield from enumerate(map(list, zip(*columns, strict=True)), 1)
 
 
 def _csv_words(path: Path, names: list[str]) -> Iterator[tuple[int, list[Any]]]:
-    with _explaining(path, "a table"), _open_text(path) as file:
+    with explaining(path, "a table"), _open_text(path) as file:
         lines = _lines_of(path, file)
         head = [name.strip() for name in next(lines)[1]]
         places = [head.index(name) for name in names]
@@ -413,7 +415,7 @@ def _whole_numbers(labels: list[str]) -> list[str] | list[int]:
 
 
 @dataclass(frozen=True)
-class _Columns:
+class Columns:
     """What each column is for, and how an editor numbers the first row."""
 
     label: str | None
@@ -421,61 +423,96 @@ class _Columns:
     features: tuple[str, ...]
     first_row: tuple[str, int]
 
+    @property
+    def names(self) -> set[str]:
+        """Names of all these columns."""
+        return {name for name in (self.label, self.split, *self.features) if name is not None}
+
 
 #: Chooses columns from a table's schema and the place of its first row.
-_Choice = Callable[[Any, tuple[str, int]], _Columns]
+_Choice = Callable[[Any, tuple[str, int]], Columns]
 
 
-def _read_csv(path: Path, delimiter: str, choose: _Choice) -> tuple[Any, _Columns]:
-    from pyarrow import compute, float64, input_stream, int64, string, types  # noqa: PLC0415
-    from pyarrow import csv as arrow_csv  # noqa: PLC0415
-
-    with path.open("rb") as file:
-        compression = "gzip" if file.read(2) == b"\x1f\x8b" else None
-
-    def read(column_types: dict[str, Any]) -> Any:
-        return arrow_csv.open_csv(
-            input_stream(str(path), compression=compression),
-            read_options=arrow_csv.ReadOptions(block_size=_CSV_BLOCK),
-            parse_options=arrow_csv.ParseOptions(delimiter=delimiter),
-            convert_options=arrow_csv.ConvertOptions(column_types=column_types),
-        )
-
-    with _explaining(path, "a table"), read({}) as first:
+def _read_csv(path: Path, choose: _Choice) -> tuple[Any, Columns]:
+    with explaining(path, "a table"), open_csv(path) as first:
         schema = first.schema
-        named = _stripped(schema.empty_table()).schema
+        named = stripped(schema.empty_table()).schema
     columns = choose(named, ("line", 2))
-    # A column may begin with integers and go on with others; labels that look like integers may be text: 01 and 1.
-    column_types = {name: float64() for name in columns.features if not types.is_boolean(named.field(name).type)}
-    if columns.label is not None and types.is_integer(named.field(columns.label).type):
-        column_types[columns.label] = string()
+    column_types = csv_types(named, columns)
     as_written = dict(zip(named.names, schema.names, strict=True))
     with (
-        _explaining(path, "a table"),
-        read({as_written[name]: kind for name, kind in column_types.items()}) as batches,
+        explaining(path, "a table"),
+        open_csv(path, {as_written[name]: kind for name, kind in column_types.items()}) as batches,
     ):
-        table = _stripped(_collect(batches.schema, batches))
-    if columns.label not in column_types:
-        return table, columns
-    labels = compute.utf8_trim_whitespace(table.column(columns.label))
-    if all(re.fullmatch(_WHOLE, text) for text in labels.to_pylist()):
-        table = table.set_column(table.column_names.index(columns.label), columns.label, labels.cast(int64()))
-    return table, columns
+        table = stripped(_collect(batches.schema, batches))
+    return (table if columns.label not in column_types else with_whole_labels(table, columns.label) or table), columns
 
 
-def _read_parquet(path: Path, choose: _Choice) -> tuple[Any, _Columns]:
+def open_csv(
+    path: Path | str, column_types: Mapping[str, Any] | None = None, source: Any = None, **options: Any
+) -> Any:
+    """Open a CSV file to be read in batches, whose types are guessed from the first block.
+
+    ``source`` is a binary file, if ``path`` is only its name, and ``options`` are those of `pyarrow.csv.ReadOptions`.
+    """
+    from pyarrow import csv as arrow_csv  # noqa: PLC0415
+    from pyarrow import input_stream  # noqa: PLC0415
+
+    if source is None:
+        with open(path, "rb") as file:
+            start = file.read(2)
+    else:
+        source.seek(0)
+        start = source.read(2)
+        source.seek(0)
+    return arrow_csv.open_csv(
+        input_stream(str(path) if source is None else source, compression="gzip" if start == b"\x1f\x8b" else None),
+        read_options=arrow_csv.ReadOptions(**{"block_size": _CSV_BLOCK, **options}),
+        parse_options=arrow_csv.ParseOptions(delimiter=_delimiter(path)),
+        convert_options=arrow_csv.ConvertOptions(column_types=column_types),
+    )
+
+
+def _delimiter(path: Path | str) -> str:
+    return "\t" if str(path).lower().endswith((".tsv", ".tsv.gz")) else ","
+
+
+def csv_types(schema: Any, columns: Columns) -> dict[str, Any]:
+    """Types of a CSV file's columns where the first block may mislead.
+
+    A column may begin with integers and go on with others; labels that look like integers may be text: 01 and 1.
+    """
+    from pyarrow import float64, string, types  # noqa: PLC0415
+
+    found = {name: float64() for name in columns.features if not types.is_boolean(schema.field(name).type)}
+    if columns.label is not None and types.is_integer(schema.field(columns.label).type):
+        found[columns.label] = string()
+    return found
+
+
+def with_whole_labels(table: Any, label: str) -> Any | None:
+    """A table whose labels are integers, if all are written like some, else nothing: 01 is text."""
+    from pyarrow import compute, int64  # noqa: PLC0415
+
+    labels = compute.utf8_trim_whitespace(table.column(label))
+    if not compute.all(compute.match_substring_regex(labels, rf"\A(?:{_WHOLE})\z"), min_count=0).as_py():
+        return None
+    return table.set_column(table.column_names.index(label), label, labels.cast(int64()))
+
+
+def _read_parquet(path: Path, choose: _Choice) -> tuple[Any, Columns]:
     from pyarrow import parquet  # noqa: PLC0415
 
-    with _explaining(path, "a table"):
+    with explaining(path, "a table"):
         file = parquet.ParquetFile(path, page_checksum_verification=True)
-        named = _stripped(file.schema_arrow.empty_table()).schema
+        named = stripped(file.schema_arrow.empty_table()).schema
     with file:
         columns = choose(named, ("row", 1))
-        with _explaining(path, "a table"):
-            return _stripped(_collect(file.schema_arrow, file.iter_batches())), columns
+        with explaining(path, "a table"):
+            return stripped(_collect(file.schema_arrow, file.iter_batches())), columns
 
 
-def _stripped(table: Any) -> Any:
+def stripped(table: Any) -> Any:
     """A table whose columns have no blanks around their names."""
     return table.rename_columns([name.strip() for name in table.column_names])
 
@@ -496,9 +533,9 @@ def _collect(schema: Any, batches: Iterable[Any]) -> Any:
     return Table.from_batches(collected, schema)
 
 
-def _unique(path: Path, schema: Any) -> list[str]:
+def unique_names(path: Path | str, schema: Any) -> list[str]:
     """Names of a table's columns, without the index of pandas; raise for a column without a name or with another's."""
-    with _explaining(path, "a table"):
+    with explaining(path, "a table"):
         names = [name for name in schema.names if not name.startswith("__index_level_")]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
@@ -508,20 +545,20 @@ def _unique(path: Path, schema: Any) -> list[str]:
     return names
 
 
-def _columns(path: Path, schema: Any, label: str | None, first_row: tuple[str, int]) -> _Columns:
+def choose_columns(path: Path | str, schema: Any, label: str | None, first_row: tuple[str, int]) -> Columns:
     """Decide what each column is for, before the table is read."""
-    names = _unique(path, schema)
+    names = unique_names(path, schema)
     label = _label_column(path, names, label)
     kinds = {name: _kind(schema.field(name).type) for name in names}
     split = _split_column(name for name in names if name != label and kinds[name].endswith("text"))
     if kinds[label].removeprefix("categories of ") not in ("text", "numbers"):
         raise ValueError(f"The labels of {path}, column {label!r}, are {kinds[label]}; expected text or integers.")
     return _numeric(
-        path, schema, _Columns(label, split, tuple(name for name in names if name not in (label, split)), first_row)
+        path, schema, Columns(label, split, tuple(name for name in names if name not in (label, split)), first_row)
     )
 
 
-def _numeric(path: Path, schema: Any, columns: _Columns) -> _Columns:
+def _numeric(path: Path | str, schema: Any, columns: Columns) -> Columns:
     """Refuse features that are not numbers, or none."""
     kinds = {name: _kind(schema.field(name).type) for name in columns.features}
     bad = [name for name in columns.features if kinds[name] != "numbers"]
@@ -543,11 +580,11 @@ def _split_column(names: Iterable[str]) -> str | None:
     return next((name for name in names if name.lower() == _SPLIT), None)
 
 
-def _label_column(path: Path, names: list[str], label: str | None) -> str:
+def _label_column(path: Path | str, names: list[str], label: str | None) -> str:
     return _column(path, names, label, _LABEL_NAMES, "label")
 
 
-def _column(path: Path, names: list[str], given: str | None, usual: Sequence[str], what: str) -> str:
+def _column(path: Path | str, names: list[str], given: str | None, usual: Sequence[str], what: str) -> str:
     """The column that a user named, or the only one with one of the usual names."""
     if given is not None:
         if given not in names:
@@ -571,6 +608,11 @@ def _other_separator(names: list[str]) -> str:
     return " Columns should be separated by commas, in .tsv files by tabs: save the table so."
 
 
+def is_text(arrow_type: Any) -> bool:
+    """Whether a column of some type has text, perhaps as categories."""
+    return _kind(arrow_type).endswith("text")
+
+
 def _kind(arrow_type: Any) -> str:
     """Name a column's type in plain words."""
     from pyarrow import types  # noqa: PLC0415
@@ -588,7 +630,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names[:_MOST_NAMES])) + more
 
 
-def _values(path: Path, table: Any, name: str, columns: _Columns) -> NDArray[Any]:
+def column_values(path: Path | str, table: Any, name: str, columns: Columns) -> NDArray[Any]:
     """Return a column as an array, or raise with the place of its first missing value."""
     from pyarrow import float64, types  # noqa: PLC0415
 
@@ -600,7 +642,9 @@ def _values(path: Path, table: Any, name: str, columns: _Columns) -> NDArray[Any
     values: NDArray[Any] = column.to_numpy()
     if values.dtype.kind == "O":
         values = np.array([value.strip() if isinstance(value, str) else value for value in values], dtype=object)
-    missing = column.is_null().to_numpy() | ((values == "") if values.dtype.kind == "O" else False)
+    missing = column.is_null().to_numpy() if column.null_count else np.zeros(1, dtype=bool)
+    if values.dtype.kind == "O":
+        missing = missing | (values == "")
     infinite = ~np.isfinite(values) if values.dtype.kind == "f" else missing
     for bad, what in ((missing, "missing"), (infinite, "infinite or NaN")):
         if bad.any():
@@ -612,7 +656,8 @@ def _values(path: Path, table: Any, name: str, columns: _Columns) -> NDArray[Any
     return values
 
 
-def _test_rows(path: Path, words: NDArray[Any]) -> NDArray[np.bool_]:
+def tested_rows(path: Path | str, words: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows are of the test part, by the words of the column named split."""
     found = {word: word.strip().lower() for word in set(words.tolist())}
     unknown = sorted(word for word, part in found.items() if part not in ("train", "test"))
     if unknown:
@@ -620,14 +665,20 @@ def _test_rows(path: Path, words: NDArray[Any]) -> NDArray[np.bool_]:
             f"{path} says {_listed(unknown)} in its column {_SPLIT!r}; expected train or test. A validation part is cut "
             "from the training rows when a stream is made, so mark its rows as train."
         )
-    tested = np.array([found[word] == "test" for word in words.tolist()])
+    return np.array([found[word] == "test" for word in words.tolist()], dtype=bool)
+
+
+def _parts(path: Path, words: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows of a whole table are of the test part; raise if none is left for training."""
+    tested = tested_rows(path, words)
     if tested.all():
         raise ValueError(f"{path} has no row with train in its column {_SPLIT!r}.")
     return tested
 
 
 @contextmanager
-def _explaining(path: Path, what: str) -> Iterator[None]:
+def explaining(path: Path | str, what: str) -> Iterator[None]:
+    """Turn whatever the readers of damaged files raise into an error that names the file."""
     try:
         yield
     except Exception as error:  # on damaged files zipfile, zlib, numpy and pyarrow raise nearly anything

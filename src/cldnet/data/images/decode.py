@@ -358,14 +358,22 @@ def usable_cpus() -> int:
 
 
 def read_photos(
-    sources: Sequence[str | os.PathLike[str] | bytes], size: int, resize: int, limits: Limits = _LIMITS
+    sources: Sequence[str | os.PathLike[str] | bytes],
+    size: int,
+    resize: int,
+    limits: Limits = _LIMITS,
+    *,
+    workers: int | None = None,
 ) -> Photos:
-    """Decode photos to one size, in memory (see `decode`). Unreadable ones are reported, not raised."""
+    """Decode photos to one size, in memory (see `decode_all`), with a worker per processor unless their number is given.
+
+    Unreadable ones are reported, not raised.
+    """
     pillow()
     named = [source if isinstance(source, bytes) else os.fspath(source) for source in sources]
     x = np.empty((len(named), 3, size, size), np.uint8)
     bad: dict[int, BadImage] = {}
-    with closing(decode_all(named, size, resize, usable_cpus(), limits)) as decoded:
+    with closing(decode_all(named, size, resize, workers or usable_cpus(), limits)) as decoded:
         for row, pixels in decoded:
             if isinstance(pixels, BadImage):
                 bad[row] = pixels

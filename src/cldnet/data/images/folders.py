@@ -110,6 +110,13 @@ def holds_texts(folder: Path) -> bool:
     return sum(end in TEXT_SUFFIXES for end in ends) > sum(end in SUFFIXES for end in ends)
 
 
+def holds_class_folders(folder: Path) -> bool:
+    """Whether a folder's subfolders have images or texts, as far as the first thousand files in it and below it show."""
+    tree = Tree(folder, SUFFIXES | TEXT_SUFFIXES)
+    _scan_folder(tree, ".", "", most=_LOOKED_AT)
+    return any(file.name.count("/") > 1 for file in tree.photos)
+
+
 def _check_folder(folder: Path) -> None:
     if not folder.exists():
         raise FileNotFoundError(f"There is no folder {str(folder)!r}. {LAYOUTS}")
