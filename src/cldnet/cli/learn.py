@@ -8,8 +8,8 @@ import re
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
@@ -28,6 +28,7 @@ from cldnet.cli.models import (
     loaded,
     loaded_to_predict,
 )
+from cldnet.cli.shards import Cluster, EngineName, ShardedData, shards_of
 from cldnet.cli.show import counting, json_text, pace, say, shown
 from cldnet.estimator.teaching import label_of, new_classifier, save_solved
 
@@ -58,13 +59,11 @@ _NEW = {
 }
 
 _Model = Annotated[Path, typer.Argument(help="The model's file.")]
-_Source = Annotated[
-    Path,
-    typer.Argument(
-        help="A folder of photos or of .txt files, one folder per class, whose names are the labels; or a CSV or Parquet "
-        "table of sentences (columns text and label) or of numbers."
-    ),
-]
+_SOURCE = (
+    "A folder of photos or of .txt files, one folder per class, whose names are the labels; or a CSV or Parquet table of "
+    "sentences (columns text and label) or of numbers."
+)
+_Source = Annotated[Path, typer.Argument(help=_SOURCE)]
 _Label = Annotated[
     str | None,
     typer.Option(help="Of a table: the column of labels. (default: the one named label, class, target or y)"),
@@ -74,7 +73,10 @@ _Label = Annotated[
 def learn_command(
     context: typer.Context,
     model: Annotated[Path, typer.Argument(help="The model's file. It is created if it does not exist.")],
-    source: _Source,
+    source: Annotated[
+        str,
+        typer.Argument(help=f"{_SOURCE} With --engine also a pattern, 'data/*.parquet', or a URL.", metavar="SOURCE"),
+    ],
     label: _Label = None,
     text: TextColumn = None,
     name: Annotated[
@@ -138,6 +140,20 @@ def learn_command(
     allow_duplicates: Annotated[
         bool, typer.Option("--allow-duplicates", help="Learn the same data again; every sample then counts twice.")
     ] = False,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="Sum the data in shards: in processes of this machine (local), or on a Dask or Ray cluster."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="With --engine: number of processes. (default: one per core)")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --engine dask or ray: address of a cluster. (default: one is started here)")
+    ] = None,
+    sums: Annotated[
+        Path | None,
+        typer.Option(help="With --engine: a folder for the sums of finished shards, from which a killed run goes on."),
+    ] = None,
     wait: Wait = True,
 ) -> None:
     """Learn labelled photos, sentences or rows: new classes, more of old ones, or both. No sample is kept.
@@ -148,7 +164,10 @@ def learn_command(
     given = given_options(context)
     if check is None and "max_drop" in given:
         raise ValueError("--max-drop belongs to --check HELD_OUT: name the held-out data, or leave --max-drop out.")
-    data, held_out = _training(source, label, text), None if check is None else _tested(check, label, text)
+    _check_engine_options(engine, given)
+    cluster = None if engine is None else Cluster(engine.value, workers, address, sums)
+    data = _training(Path(source), label, text) if cluster is None else shards_of(source, label, text)
+    held_out = None if check is None else _tested(check, label, text)
     options: dict[str, Any] = {"backbone": backbone, "memory": memory, "size": size, "capacity": capacity}
     options |= {"receipts": receipts, "keep_lessons": keep_lessons}
     with changing(model, wait):
@@ -158,20 +177,24 @@ def learn_command(
         clf = loaded(model) if exists else new_classifier(data.noun, **options)
         if exists and asked:
             _check_settings(model, clf, data.noun, options, asked)
-        _fit_to(clf, data)
         before = {*clf.classes_.tolist()} if exists else set()
         gate = _gate(clf, model, exists, held_out)
-        _say_size(clf, exists, data)
         begun = time.perf_counter()
-        labels = _teach(clf, data, name or _lesson_name(data.path))
+        if isinstance(data, ShardedData):
+            assert cluster is not None
+            samples = data.teach(clf, cluster, name or _lesson_name(Path(source)), allow_duplicates)
+        else:
+            _fit_to(clf, data)
+            _say_size(clf, exists, data)
+            samples = _teach(clf, data, name or _lesson_name(data.path))
+            if not allow_duplicates:
+                _ask_about_duplicates(clf, data)
         seconds = time.perf_counter() - begun
-        if not allow_duplicates:
-            _ask_about_duplicates(clf, data)
         _check_gate(clf, gate, held_out, max_drop)
         save_solved(clf, model)
-    number, classes = _count(len(labels), data.noun), counted(len({*labels}), "class", "classes")
-    say(f"learned  {number} of {classes} in {seconds:.1f} s ({pace(len(labels), seconds, f'{data.noun}s')})")
-    new = sorted({*labels} - before)
+    number, classes = _count(samples.total(), data.noun), counted(len(samples), "class", "classes")
+    say(f"learned  {number} of {classes} in {seconds:.1f} s ({pace(samples.total(), seconds, f'{data.noun}s')})")
+    new = sorted({*samples} - before)
     if new:
         say(f"    new  {', '.join(map(shown, new))}")
     say(f"  model  {shown(model)}: {describe_size(clf)}")
@@ -349,6 +372,12 @@ def _batches(data: LabelledData, doing: str, size: int | None = BATCH) -> Iterat
         say(note, error=True)
 
 
+def _check_engine_options(engine: EngineName | None, given: set[str]) -> None:
+    """Refuse options of an engine without one."""
+    for name in sorted(given & {"workers", "address", "sums"} if engine is None else ()):
+        raise ValueError(f"--{name} belongs to --engine: add --engine local, dask or ray, or leave --{name} out.")
+
+
 def _check_options(noun: str, asked: set[str]) -> None:
     """Refuse options that a new model of that kind of data does not take."""
     for name in sorted(asked - _NEW[noun]):
@@ -408,6 +437,8 @@ def _lesson_name(path: Path) -> str | None:
     from cldnet.data.files import TABLE_ENDS
     from cldnet.estimator.history import MOST_NAME
 
+    if any(letter in path.name for letter in "*?["):  # a pattern has the name of its folder
+        path = path.parent
     place = path.expanduser().resolve()
     ends = () if place.is_dir() else TABLE_ENDS
     cut = next((len(end) for end in ends if place.name.lower().endswith(end)), 0)
@@ -420,19 +451,19 @@ def _own_labels(clf: CLDNetClassifier, data: LabelledData) -> dict[Any, Any]:
     return {label: label_of(clf, str(label)) if known else label for label in {*data.labels}}
 
 
-def _teach(clf: CLDNetClassifier, data: LabelledData, name: str | None) -> list[Any]:
-    """Teach a model some data as one lesson, and return their labels."""
+def _teach(clf: CLDNetClassifier, data: LabelledData, name: str | None) -> Counter[Any]:
+    """Teach a model some data as one lesson, and return the number of samples by label."""
     from cldnet.estimator.classifier import note_date
 
-    labels, own = list[Any](), _own_labels(clf, data)
+    samples, own = Counter[Any](), _own_labels(clf, data)
     # The exact solver need not hold all batches until the end, as a session does.
-    with clf.lesson(name), nullcontext() if clf.solver == "exact" else clf.session():
+    with clf.lesson(name), clf.session(stream=clf.solver == "exact"):
         for batch in _batches(data, "learning"):
             y = [own[label] for label in batch.y]
             clf.partial_fit(batch.X, y)
-            labels += y
-    note_date(clf, labels, date.today().isoformat())
-    return labels
+            samples.update(y)
+    note_date(clf, [*samples], date.today().isoformat())
+    return samples
 
 
 def _ask_about_duplicates(clf: CLDNetClassifier, data: LabelledData) -> None:
@@ -440,7 +471,7 @@ def _ask_about_duplicates(clf: CLDNetClassifier, data: LabelledData) -> None:
     last = clf.lessons_[-1]
     if not last.repeated:
         return
-    earlier = [each for each in clf.lessons_[:-1] if each.digest == last.digest and each.action == "learned"]
+    earlier = [each for each in clf.lessons_[:-1] if each.has(last.digest)]
     before = earlier[-1] if earlier else None
     when = "" if before is None else f", in lesson {before.number} ({shown(before.name)}, {before.date})"
     said = f"The model has learned the {data.noun}s of {shown(data.path)} before{when}."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cldnet.estimator.classifier import CLDNetClassifier
-    from cldnet.estimator.history import LessonRecord
+    from cldnet.estimator.history import LessonRecord, Manifest
 
 #: Classes of a lesson that a table names.
 _NAMED = 4
@@ -174,4 +174,11 @@ def _plain(record: LessonRecord) -> dict[str, Any]:
         "digest": record.digest,
         "repeated": record.repeated,
         "kept": record.kept,
+        **({} if record.manifest is None else {"manifest": _plain_manifest(record.manifest)}),
     }
+
+
+def _plain_manifest(manifest: Manifest) -> dict[str, Any]:
+    """The shards of a lesson in JSON's types."""
+    listed = [shard._asdict() for shard in manifest.shards]
+    return {"count": manifest.count, "ids": [*manifest.ids], "shards": listed}

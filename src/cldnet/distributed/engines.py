@@ -9,6 +9,7 @@ A task is a pure function of its shard. An engine may run it again, on another w
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from abc import ABC, abstractmethod
@@ -65,9 +66,10 @@ def reduce_shards(engine: Engine[_Part, _Sum], parts: Sequence[_Part], on_done: 
             tasks.append(engine.submit(waiting.popleft()))
         finished = {id(handle) for handle in engine.wait([*tasks, *sums])}
         ready += [handle for handle in (*tasks, *sums) if id(handle) in finished]
-        done += sum(id(handle) in finished for handle in tasks)
+        before, done = done, done + sum(id(handle) in finished for handle in tasks)
         tasks, sums = ([each for each in group if id(each) not in finished] for group in (tasks, sums))
-        on_done(done)
+        if done > before:
+            on_done(done)
     return engine.result(ready[0])
 
 
@@ -81,13 +83,7 @@ def opened_engine(
     address: str | None = None,
 ) -> Iterator[Engine[_Part, _Sum]]:
     """Open an engine for a block: a cluster at an address, or processes of this machine, one per core by default."""
-    if name not in ENGINES:
-        raise ValueError(f"engine={name!r} is not known; use one of {', '.join(map(repr, ENGINES))}.")
-    if address is not None and (name == "local" or workers is not None):
-        what = "engine='local' has no address" if name == "local" else "a cluster has its own number of workers"
-        raise ValueError(f"{what[0].upper()}{what[1:]}: leave address or workers out.")
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-        raise ValueError(f"workers={workers!r} should be a whole number of at least 1.")
+    check_engine(name, workers, address)
     count = workers or _cores()
     if name == "local":
         with _local(task, add, count) as engine:
@@ -95,6 +91,17 @@ def opened_engine(
     else:
         with (_dask if name == "dask" else _ray)(task, add, count, address) as engine:
             yield engine
+
+
+def check_engine(name: str, workers: int | None, address: str | None) -> None:
+    """Refuse an engine that is not known, and options that do not go with it."""
+    if name not in ENGINES:
+        raise ValueError(f"engine={name!r} is not known; use one of {', '.join(map(repr, ENGINES))}.")
+    if address is not None and (name == "local" or workers is not None):
+        what = "engine='local' has no address" if name == "local" else "A cluster has its own number of workers"
+        raise ValueError(f"{what}: leave address or workers out.")
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        raise ValueError(f"workers={workers!r} should be a whole number of at least 1.")
 
 
 def _cores() -> int:
@@ -192,7 +199,7 @@ class _Handle(Generic[_Sum]):
 
 
 class _Here(Engine[_Part, _Sum]):
-    """This process alone, with all of its threads."""
+    """One process, the driver's, with all of its threads."""
 
     workers = 1
 
@@ -282,7 +289,12 @@ def _dask(
     try:
         if address is None:
             cluster = LocalCluster(
-                n_workers=workers, threads_per_worker=1, dashboard_address=None, protocol="tcp", memory_limit=0
+                n_workers=workers,
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",  # any free port; the default may be taken
+                memory_limit=0,
+                silence_logs=logging.CRITICAL,
             )
         client = Client(address if cluster is None else cluster, timeout=_ANSWER)
     except (OSError, ValueError) as error:
@@ -355,9 +367,9 @@ def _ray(
         raise ImportError('engine="ray" needs Ray: pip install ".[ray]" in a clone of CLDNet.') from error
     started = not ray.is_initialized()
     if started:
-        own = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
+        own: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
         try:
-            ray.init(address=address or "local", logging_level="ERROR", log_to_driver=False, **own)
+            ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **own)
         except (OSError, RuntimeError, ValueError) as error:
             raise EngineError(f"No Ray cluster answers at {address}: {_first_line(error)}") from error
     try:
@@ -370,5 +382,6 @@ def _ray(
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of an error, or its type."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line of an error, or its type, as a sentence."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return f"{line.rstrip('.')}."

@@ -9,18 +9,18 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from sklearn.base import clone
 
 from cldnet.data.labels import LabelTable
-from cldnet.distributed.engines import opened_engine, reduce_shards
-from cldnet.distributed.shards import Shard, Source, find_shards
+from cldnet.distributed.engines import check_engine, opened_engine, reduce_shards
+from cldnet.distributed.shards import PhotoShard, Shard, Source, find_shards
 from cldnet.estimator.accumulator import Accumulator
 from cldnet.estimator.classifier import CLDNetClassifier
-from cldnet.estimator.history import History, Manifest, ShardRecord, check_name, short_id
+from cldnet.estimator.history import History, Manifest, ShardRecord, check_name
 from cldnet.estimator.lessons import Lesson, Lessons
 from cldnet.estimator.statistics import Statistics
 from cldnet.estimator.teaching import label_as, new_classifier
@@ -122,7 +122,7 @@ def _write(kept: Path, made: Sums) -> None:
         made.statistics.save(kept.with_suffix(".sums"))
     (entry,) = made.entries
     about = {"lesson": made.lesson.to_json(), "samples": entry.samples, "skipped": entry.skipped}
-    write_atomically(kept.with_suffix(".json"), json.dumps(about))
+    write_atomically(kept.with_suffix(".json"), json.dumps(about).encode())
 
 
 def _read(kept: Path, place: int) -> Sums | None:
@@ -131,7 +131,7 @@ def _read(kept: Path, place: int) -> Sums | None:
     if not about.is_file():
         return None
     try:
-        content = parse_json(about.read_bytes())
+        content = parse_json(about.read_text("utf-8"))
         lesson, samples = Lesson.from_json(content["lesson"]), content["samples"]
         skipped = tuple((str(name), str(reason)) for name, reason in content["skipped"])
         statistics = Statistics.load(kept.with_suffix(".sums")) if samples else None
@@ -145,7 +145,7 @@ def _read(kept: Path, place: int) -> Sums | None:
 
 
 def fit_shards(
-    source: Source | Sequence[Source],
+    source: Source | Sequence[Source] | Sequence[Shard],
     *,
     label: str | None = None,
     map: FeatureMap | str | os.PathLike[str] | None = None,
@@ -169,9 +169,9 @@ def fit_shards(
 
     Parameters
     ----------
-    source : path-like, or list of them
+    source : path-like, list of them, or list of Shard
         Parquet or CSV files, ``X.npy`` with ``y.npy``, folders of photos, patterns such as ``'data/*.parquet'``, or URLs that
-        fsspec opens; see `cldnet.distributed.shards.find_shards`. All workers have to be able to read it.
+        fsspec opens; or what `cldnet.distributed.shards.find_shards` has found. All workers have to be able to read it.
     label : str, optional
         Of tables: the column of labels.
     map : FeatureMap or path-like, optional
@@ -218,6 +218,8 @@ def fit_shards(
     (array([0, 2]), 3)
     """
     check_name(name)
+    check_engine(engine, workers, address)
+    map = load_map(map) if isinstance(map, str | os.PathLike) else map
     clf, shards = _listed(clf, source, label, rows, map)
     _check_can_learn(clf, map, sums)
     fitted = _is_fitted(clf)
@@ -232,9 +234,9 @@ def fit_shards(
     entries = sorted(total.entries, key=lambda entry: entry.place)
     if [entry.place for entry in entries] != [job.place for job in jobs]:
         raise RuntimeError("A shard was lost, or was counted twice. Nothing was learned: please report this.")
-    for entry in entries if on_skip is not None else ():
-        for each in entry.skipped:
-            on_skip(*each)
+    for skipped in (each for entry in entries for each in entry.skipped):
+        if on_skip is not None:
+            on_skip(*skipped)
     if not allow_duplicates:
         _check_twice(shards, entries)
         _check_learned_before(clf, shards, entries)
@@ -247,15 +249,19 @@ def _is_fitted(clf: CLDNetClassifier) -> bool:
 
 
 def _listed(
-    clf: CLDNetClassifier | None, source: Source | Sequence[Source], label: str | None, rows: int, given: Any
+    clf: CLDNetClassifier | None,
+    source: Source | Sequence[Source] | Sequence[Shard],
+    label: str | None,
+    rows: int,
+    given: Any,
 ) -> tuple[CLDNetClassifier, list[Shard]]:
     """The classifier to teach and the shards, whose photos have the size that its map takes."""
-    backbone = given if clf is None else clf.backbone
-    shape: tuple[int, ...] = getattr(backbone, "input_shape", ())
-    if clf is not None and _is_fitted(clf):
-        shape = clf.model_.inputs.shape
-    shards = find_shards(source, label=label, rows=rows, side=shape[-1] if len(shape) == 3 else None)
-    return clf or new_classifier("photo" if shards[0].noun == "photo" and given is None else "row"), shards
+    shards = [each for each in source if isinstance(each, Shard)] if isinstance(source, Sequence) else []
+    if not shards:
+        shards = find_shards(cast("Source | Sequence[Source]", source), label=label, rows=rows)
+    clf = clf or new_classifier("photo" if shards[0].noun == "photo" and given is None else "row")
+    shape = clf.model_.inputs.shape if _is_fitted(clf) else getattr(given or clf.backbone, "input_shape", ())
+    return clf, [replace(each, side=shape[-1]) if isinstance(each, PhotoShard) and shape else each for each in shards]
 
 
 def _check_can_learn(clf: CLDNetClassifier, given: Any, sums: Any) -> None:
@@ -268,21 +274,24 @@ def _check_can_learn(clf: CLDNetClassifier, given: Any, sums: Any) -> None:
         raise ValueError("The model has a feature map already: leave map out.")
     own = isinstance(clf.backbone, FeatureMap) and clf.backbone.fitted
     if sums is not None and clf.random_state is None and given is None and not (own or _is_fitted(clf)):
-        raise ValueError("To go on from the sums of shards, a run needs the same map again: give clf a random_state, or map.")
+        raise ValueError(
+            "To go on from the sums of shards, a run needs the same map again: give clf a random_state, or map."
+        )
 
 
 def _map_of(
-    clf: CLDNetClassifier, given: FeatureMap | str | os.PathLike[str] | None, shards: Sequence[Shard], sample: int
+    clf: CLDNetClassifier, given: FeatureMap | None, shards: Sequence[Shard], sample: int
 ) -> tuple[FeatureMap, frozenset[Any]]:
     """The fitted map to sum over, and the labels of the samples that it was fitted on here."""
     if _is_fitted(clf):
         return clf.feature_map_, frozenset()
-    found = load_map(given) if isinstance(given, str | os.PathLike) else given
-    found = clf.backbone if found is None and isinstance(clf.backbone, FeatureMap) else found
+    found = clf.backbone if given is None and isinstance(clf.backbone, FeatureMap) else given
     if found is not None and found.fitted:
         return found, frozenset()
     if given is not None:
-        raise ValueError(f"map={type(given).__name__} is not fitted: call its fit(X) first, or pass it as clf's backbone.")
+        raise ValueError(
+            f"The map, a {type(given).__name__}, is not fitted: call its fit(X) first, or pass it as clf's backbone."
+        )
     scout = clone(clf)
     each = -(-sample // len(shards))
     with scout.session():
@@ -322,11 +331,9 @@ def _check_twice(shards: Sequence[Shard], entries: Sequence[Entry]) -> None:
 
 def _check_learned_before(clf: CLDNetClassifier, shards: Sequence[Shard], entries: Sequence[Entry]) -> None:
     """Refuse shards that a lesson of the model has, as far as its history says."""
-    records = [one for one in clf.lessons_ if one.action == "learned"] if _is_fitted(clf) else []
-    known = {short_id(one.digest): one for one in records if one.digest is not None}
-    known |= {digest: one for one in records if one.manifest is not None for digest in one.manifest.ids}
+    records = clf.lessons_ if _is_fitted(clf) else []
     for shard, entry in zip(shards, entries, strict=True):
-        before = known.get(short_id(entry.digest)) if entry.digest is not None else None
+        before = next((one for one in records if one.has(entry.digest)), None)
         if before is not None:
             when = f"lesson {before.number} ({before.date})" if before.name is None else f"lesson {before.name!r}"
             raise ValueError(
@@ -360,7 +367,9 @@ def _manifest(shards: Sequence[Shard], entries: Sequence[Entry]) -> Manifest:
     folder = os.path.commonpath([os.path.dirname(shard.path) for shard in shards]) if shards else ""
     return Manifest.of(
         [
-            ShardRecord(os.path.relpath(shard.path, folder or None), shard.first, entry.samples, shard.size, entry.digest)
+            ShardRecord(
+                os.path.relpath(shard.path, folder or None), shard.first, entry.samples, shard.size, entry.digest
+            )
             for shard, entry in zip(shards, entries, strict=True)
         ]
     )

@@ -138,6 +138,11 @@ class LessonRecord:
         total = self.total + sum(counts.values())
         return replace(self, total=total, samples=samples, digest=digest, repeated=repeated).limited()
 
+    def has(self, digest: str | None) -> bool:
+        """Whether the lesson taught the data with an id, as a whole or as one of its shards."""
+        shards = () if self.manifest is None else self.manifest.ids
+        return self.action == "learned" and digest is not None and (self.digest == digest or short_id(digest) in shards)
+
     def limited(self) -> LessonRecord:
         """The record itself, or if that is too long, the one without the list of shards or the samples by label."""
         if len(self.line) < _MOST_BYTES:
@@ -219,7 +224,16 @@ class History:
                 ), record.number
         samples, next_number = dict(counts), self.count + 1
         made = LessonRecord(
-            next_number, name, today(), action, sum(counts.values()), samples, digest, repeated, small, manifest=manifest
+            next_number,
+            name,
+            today(),
+            action,
+            sum(counts.values()),
+            samples,
+            digest,
+            repeated,
+            small,
+            manifest=manifest,
         )
         return self._with((*self.records, made.limited()), next_number), next_number
 
@@ -231,6 +245,10 @@ class History:
         """How many times some data are in the model, as far as the records say."""
         same = [one.action for one in self.records if one.digest == digest]
         return same.count("learned") - same.count("forgot")
+
+    def has_shard(self, digest: str) -> bool:
+        """Whether a lesson has the data with an id as one of its shards, as far as the records say."""
+        return any(one.digest != digest and one.has(digest) for one in self.records)
 
     def merged(self, other: History, counts: Mapping[Any, int]) -> History:
         """Add the records of another model, under the next numbers; if it has none, a record of its samples by label."""

@@ -149,6 +149,7 @@ class Lesson:
     ) -> History:
         """Record the samples of one call in a model's history, after the lesson itself was recorded."""
         one = self.digest
+        known = one is not None and (self._recorded is None or history.has_shard(one))
         history, self.number = history.noted(
             action,
             counts,
@@ -156,7 +157,7 @@ class Lesson:
             name=self.name,
             apart=self.apart,
             digest=one,
-            repeated=action == "learned" and one is not None and self._recorded is None,
+            repeated=action == "learned" and known,
             manifest=manifest,
         )
         return history
