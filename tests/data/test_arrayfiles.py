@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cldnet.data.files import whole_or_text, read_arrays
+from cldnet.data.files import read_arrays, whole_or_text
 
 X = np.arange(4 * 6, dtype=np.uint8).reshape(4, 6)
 Y = np.array(["ant", "bee", "ant", "cat"])
