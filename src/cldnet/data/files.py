@@ -29,7 +29,8 @@ from cldnet.text import nearest_names
 
 _TRAIN_PAIRS = (("x", "y"), ("x_train", "y_train"))
 _TEST_PAIR = ("x_test", "y_test")
-_KNOWN = {name for pair in (*_TRAIN_PAIRS, _TEST_PAIR) for name in pair}
+#: Names of the arrays of samples and labels, in lower case.
+ARRAY_NAMES = {name for pair in (*_TRAIN_PAIRS, _TEST_PAIR) for name in pair}
 _MAPPED_TYPES = (np.uint8, np.float32, np.float64)
 _ARRAY_BLOCK = 1 << 26
 _LARGEST_WHOLE = 2**53
@@ -56,7 +57,7 @@ def read_arrays(path: Path) -> Dataset:
     if not path.exists():
         raise FileNotFoundError(f"There is no file or folder {path}. Check the path.")
     if path.suffix.lower() == ".npy" and path.is_file():
-        if path.stem.lower() not in _KNOWN:
+        if path.stem.lower() not in ARRAY_NAMES:
             raise ValueError(f"{path} is one array; expected X.npy with y.npy beside it. Rename it, or save an .npz.")
         path = path.parent
     if path.is_dir():
@@ -100,7 +101,7 @@ def choose_arrays(source: Path, found: Mapping[str, Any]) -> list[tuple[str, str
     """Find the arrays of samples and labels of either part, ignoring case."""
     spelled: dict[str, str] = {}
     for key in found:
-        if key.lower() in _KNOWN & spelled.keys():
+        if key.lower() in ARRAY_NAMES & spelled.keys():
             raise ValueError(f"{source} has both {spelled[key.lower()]} and {key}: keep one of them.")
         spelled[key.lower()] = key
     begun = [pair for pair in _TRAIN_PAIRS if spelled.keys() & set(pair)]

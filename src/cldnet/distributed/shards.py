@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from cldnet.data.dataset import check_file
 from cldnet.data.files import (
+    ARRAY_NAMES,
     TABLE_ENDS,
     TEXT_NAMES,
     Columns,
@@ -61,12 +62,15 @@ MOST_PHOTOS = 2_000
 _PHOTO_BATCH = 256
 #: Bytes of every CSV file but the first that are read before work starts, to compare its columns with those of the first.
 _HEAD = 1 << 20
+#: Columns of which a row may not fit into that.
+_WIDE = 10_000
 #: Bytes of a file that are read at once, so that memory does not grow with its row groups.
 _BUFFER = 1 << 20
 #: Files on other machines that are looked at at the same time.
 _LOOKING = 16
 _NAMED = 5
 _NPY = ".npy"
+_TABLE, _ARRAY, _PHOTOS = "a table", "an array", "a folder of photos"
 _SIDE = 224
 _NO_TEXTS = "texts are not read in shards. Use `cldnet learn` without --engine, or partial_fit."
 _ONE_TYPE = (
@@ -312,76 +316,97 @@ def find_shards(
     [(0, 2), (2, 2), (4, 1)]
     """
     for name, number in (("rows", rows), ("side", side)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1):
             raise ValueError(f"{name}={number!r} should be a whole number of at least 1.")
     given = [source] if isinstance(source, str | os.PathLike) else [*source]
     if not given:
         raise ValueError("source is an empty list; expected paths or URLs of tables, arrays or folders of photos.")
-    groups: dict[str, list[str]] = {}
-    for path in sorted({path for each in given for path in _expanded(each)}):
-        groups.setdefault("tables" if is_table(path) else "arrays" if path.endswith(_NPY) else "photos", []).append(
-            path
-        )
-    if len(groups) > 1:
-        (first, one), (second, two) = [(what, paths[0]) for what, paths in groups.items()][:2]
+    found = sorted({place for each in given for place in _expanded(each)})
+    what = found[0].what
+    if other := next((place for place in found if place.what != what), None):
         raise ValueError(
-            f"{one} has {first} and {two} has {second}; expected one kind of samples. Learn them one after the other."
+            f"{found[0].path} is {what} and {other.path} is {other.what}; expected one kind of samples in a source. Learn "
+            "one after the other."
         )
-    ((what, paths),) = groups.items()
-    if what == "tables":
+    paths = _without_repeats([place.path for place in found])
+    if what == _TABLE:
         return _table_shards(paths, label, rows)
     if label is not None:
         raise ValueError(f"{paths[0]!r} is no table, so it has no columns: leave label out.")
-    if what == "arrays":
+    if what == _ARRAY:
         return [shard for path in paths for shard in _array_shards(Path(path), rows)]
     return _photo_shards(paths, min(rows, MOST_PHOTOS), side or _SIDE)
 
 
-def _expanded(source: Source) -> list[str]:
-    """The tables, arrays (as the path of their X.npy) and folders of photos that a path, a URL or a pattern means."""
+def _without_repeats(paths: Sequence[str]) -> list[str]:
+    """Leave out what has an earlier path as well, such as a link."""
+    first: dict[str, str] = {}
+    for path in paths:
+        first.setdefault(path if _URL.match(path) else os.path.realpath(path), path)
+    return [*first.values()]
+
+
+class _Place(NamedTuple):
+    """A table, the samples among arrays or a folder of photos, by its absolute path or URL."""
+
+    what: str
+    path: str
+
+
+def _expanded(source: Source) -> list[_Place]:
+    """The places that a path, a URL or a pattern of either means."""
     given = os.fspath(source)
     if not isinstance(given, str) or not given:
-        raise ValueError(f"{source!r} is not a path or URL.")
+        raise ValueError(f"{source!r} is no path; expected the path, the URL or the pattern of samples.")
     if _URL.match(given):
-        return _expanded_url(given)
-    place = os.path.abspath(os.path.expanduser(given))
-    if not _GLOB.search(given) or os.path.exists(place):
-        return _expanded_path(Path(place))
-    found = sorted(glob.glob(place, recursive=True))
+        return [_Place(_TABLE, table) for table in _expanded_url(given)]
+    path = os.path.abspath(os.path.expanduser(given))
+    if os.path.lexists(path) or not _GLOB.search(given):
+        return _expanded_path(Path(path))
+    found = glob.glob(path, recursive=True)
     if not found:
         raise FileNotFoundError(f"No file or folder matches {given!r}. Check the pattern.")
-    return [path for each in found for path in _expanded_path(Path(each))]
+    return [place for each in found for place in _expanded_path(Path(each))]
 
 
-def _expanded_path(path: Path) -> list[str]:
+def _expanded_path(path: Path) -> list[_Place]:
+    """The places that a file or folder means."""
     if not path.exists():
         raise FileNotFoundError(f"There is no file or folder {path}. Check the path.")
     if not path.is_dir():
         if path.suffix.lower() == _NPY:
             return [_array_of(path)]
         table_end(path)
-        return [os.path.realpath(path)]
-    inside = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
-    if any(name.lower().endswith(_NPY) for name in inside):
+        return [_Place(_TABLE, str(path))]
+    if holds_class_folders(path):
+        if holds_texts(path):
+            raise ValueError(f"{path} holds texts: {_NO_TEXTS}")
+        return [_Place(_PHOTOS, str(path))]
+    inside = [name for name in os.listdir(path) if not name.startswith((".", "_"))]
+    tables = [path / name for name in inside if is_table(name)]
+    arrays = any(name.lower().endswith(_NPY) for name in inside)
+    if tables and arrays:
+        raise ValueError(f"{path} has tables and arrays: name those to learn, for example with '{path / '*.parquet'}'.")
+    for table in tables:
+        check_file(table)
+    if arrays:
         return [_array_of(path)]
-    tables = [os.path.realpath(path / name) for name in inside if is_table(name)]
-    if tables and not holds_class_folders(path):
-        for table in tables:
-            check_file(Path(table))
-        return tables
-    if holds_texts(path):
-        raise ValueError(f"{path} holds texts: {_NO_TEXTS}")
-    return [os.path.realpath(path)]
+    return [_Place(_TABLE, str(table)) for table in tables] or [_Place(_PHOTOS, str(path))]
 
 
-def _array_of(path: Path) -> str:
-    """The path of the samples among the arrays of a folder, which may be given by one of its files."""
+def _array_of(path: Path) -> _Place:
+    """The samples among the arrays of a folder, which may be given by one of its files."""
     folder = path if path.is_dir() else path.parent
-    files = {file.stem: file for file in sorted(folder.iterdir()) if file.suffix.lower() == _NPY}
-    samples = files[choose_arrays(folder, files)[0][0]]
-    if path != folder and path not in {files[name] for pair in choose_arrays(folder, files) for name in pair}:
+    if path != folder and path.stem.lower() not in ARRAY_NAMES:
         raise ValueError(f"{path} is one array; expected X.npy with y.npy beside it. Rename it.")
-    return os.path.join(os.path.realpath(folder), samples.name)
+    return _Place(_ARRAY, str(_pair_in(folder)[0]))
+
+
+def _pair_in(folder: Path) -> tuple[Path, Path]:
+    """The files of samples and labels for training in a folder."""
+    files = {file.stem: file for file in sorted(folder.iterdir()) if file.suffix.lower() == _NPY}
+    x, y = choose_arrays(folder, files)[0]
+    return files[x], files[y]
 
 
 def _fsspec(url: str) -> Any:
@@ -419,10 +444,13 @@ def _expanded_url(url: str) -> list[str]:
             found = [each for each in files.ls(place, detail=False) if is_table(each)]
         else:
             found = [place] if files.exists(place) else []
-        tables = [files.unstrip_protocol(each) for each in found if not each.rpartition("/")[2].startswith((".", "_"))]
+        visible = [each for each in found if not each.rpartition("/")[2].startswith((".", "_"))]
+        tables = [files.unstrip_protocol(each) for each in visible]
     if not tables:
         raise FileNotFoundError(f"There is no table {url}. Check the URL.")
     for table in tables:
+        if "::" in table:
+            raise ValueError(f"{table} has '::' in its name, which fsspec would take for two URLs: rename it.")
         if not is_table(table):
             raise ValueError(
                 f"{table} is no table; expected URLs that end in {', '.join(TABLE_ENDS)}. Download other data."
@@ -563,14 +591,16 @@ def _label_words(schema: Any, columns: Columns) -> str:
 
 
 def _look_at_csv(path: str, label: str | None, first: _Looked | None) -> _Looked:
-    """Look at the first block of a file, whose types hold for all files of a source."""
-    options = {} if first is None else {"block_size": _HEAD}
+    """Look at the first block of a file. The types of a source's first file hold for all."""
+    from pyarrow.types import is_null  # noqa: PLC0415
+
+    options = {} if first is None or len(first.columns.features) > _WIDE else {"block_size": _HEAD}
     with _opened(path) as file:
         size = _size_of(file)
         with explaining(path, "a table"), open_csv(path, {}, _binary(file), **options) as reader:
             schema = reader.schema
     named = stripped(schema.empty_table()).schema
-    if first is not None and all(each.type == "null" for each in schema):  # there may be no rows
+    if first is not None and all(is_null(each.type) for each in schema):  # there may be no rows
         _check_names(path, unique_names(path, named), first)
         columns = first.columns
     else:
@@ -668,8 +698,7 @@ def _training_rows(path: str, table: Any, columns: Columns) -> tuple[Any, NDArra
 
 def _array_shards(path: Path, rows: int) -> Iterator[Shard]:
     """Check the headers of X.npy and y.npy, and cut them into shards."""
-    files = {file.stem: file for file in sorted(path.parent.iterdir()) if file.suffix.lower() == _NPY}
-    labels = files[choose_arrays(path.parent, files)[0][1]]
+    labels = _pair_in(path.parent)[1]
     x, y = _mapped(path), _mapped(labels)
     if x.dtype.kind not in "biuf" or not 2 <= x.ndim <= 4 or 0 in x.shape:
         raise ValueError(
@@ -699,6 +728,9 @@ def _mapped(path: Path) -> NDArray[Any]:
 
 def _photo_shards(folders: Sequence[str], rows: int, side: int) -> list[Shard]:
     """List the training photos of folders, none of which is in another one."""
+    from cldnet.data.images.decode import pillow  # noqa: PLC0415  (as above)
+
+    pillow()
     shards = list[Shard]()
     for folder in folders:
         if outer := next((each for each in folders if each != folder and Path(folder).is_relative_to(each)), None):
