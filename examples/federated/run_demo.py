@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 CLASSES = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
 #: Seconds until a server answers, and until a run is over.
-_START, _RUN = 60, 300
+_START, _RUN = 60, 600
 
 
 def main() -> int:

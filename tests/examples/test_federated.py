@@ -430,7 +430,7 @@ def test_a_client_sends_masked_words_and_nothing_else_and_answers_once(flower: P
 def test_the_app_runs_with_flower(flower: Path, tmp_path: Path, drop: int | None) -> None:
     command = [flower, EXAMPLE / "run_demo.py", "--folder", tmp_path]
     command += [] if drop is None else ["--drop", str(drop)]
-    shown = subprocess.run(command, text=True, capture_output=True, timeout=400)
+    shown = subprocess.run(command, text=True, capture_output=True, timeout=700)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "one model of all rows of clients " + ("[0, 1, 2]: yes" if drop is None else "[0, 2]: yes") in shown.stdout
     assert ("1 of 3 clients are missing" in shown.stdout) == (drop is not None)
