@@ -72,7 +72,8 @@ def _kill(found: Mapping[str, Any]) -> str:
     refused = "refused, and the model is unchanged" if twice["refused"] and twice["unchanged"] else "not refused"
     text = (
         f"{found['rows']:,} rows, {found['features']:,} features, 8 shards. The driver was started again with the same folder "
-        f"of sums{' and did not sum the finished shards again' if driver['kept'] else ''}. The same shards once more: {refused}. "
+        f"of sums{' and did not sum the finished shards again' if driver['kept'] else ''}. "
+        f"The same shards once more: {refused}. "
     )
     return f"{_rows(('what was killed', 'killed', 'sums equal to the bit'), rows)}\n\n{text}{_about(found)}"
 
@@ -87,7 +88,8 @@ def _speed(found: Mapping[str, Any]) -> str:
         rows.append((name if name == "one process" else f"{name}, two workers", f"{wall:.1f}", f"{cpu:.1f}", ratio))
     text = (
         f"{found['rows']:,} rows of {found['columns']} uint8 columns, {found['features']:,} features, "
-        f"{found['shards']} shards, one thread each, medians of {len(found['seconds']['one process'])} runs in turn; starting the engine is left out. "
+        f"{found['shards']} shards, one thread each, medians of {len(found['seconds']['one process'])} runs in turn; "
+        "starting the engine is left out. "
         f"Target: {found['target']['ratio']} times as fast for Dask and Ray. "
     )
     head = ("", "seconds", "CPU seconds of the tasks", "times as fast")
