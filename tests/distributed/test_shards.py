@@ -88,6 +88,15 @@ def test_shards_of_parquet_are_whole_row_groups_that_cover_the_files(tmp_path: P
     assert pickle.loads(pickle.dumps(shards)) == shards
 
 
+def test_row_groups_are_joined_up_to_the_wanted_rows_and_larger_ones_stay_whole(tmp_path: Path) -> None:
+    with parquet.ParquetWriter(tmp_path / "a.parquet", numbers(0).schema) as writer:
+        for rows in (0, 5, 5, 5, 0, 40, 0, 0, 5, 6, 40, 0):
+            writer.write_table(numbers(rows))
+    shards = find_shards(tmp_path, rows=10)
+    assert [shard.rows for shard in shards] == [10, 5, 40, 5, 6, 40]
+    assert [len(y) for shard in shards for _, y in shard.batches()] == [10, 5, 40, 5, 6, 40]
+
+
 KINDS = [pa.float64(), pa.float32(), pa.float16(), pa.int64(), pa.int8(), pa.uint8(), pa.bool_(), pa.decimal128(25, 2)]
 
 
@@ -167,7 +176,7 @@ def write_arrays(folder: Path, x: np.ndarray, y: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize("rows", [1, 4, 10, 99])
-@pytest.mark.parametrize("kind", ["float32", "float64", "uint8", "int64", ">f8", "bool"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "uint8", "int64", ">f4", "bool"])
 def test_arrays_are_cut_by_rows(tmp_path: Path, rows: int, kind: str) -> None:
     draw = np.random.default_rng(0)
     x = (9 * draw.random((10, 6))).astype(kind)
@@ -221,13 +230,16 @@ def test_photos_are_read_in_listed_order_without_the_test_part(tmp_path: Path, r
     assert shards[0].describe() == f"{tmp_path.name}, photos 1–{min(rows, 10)}"
 
 
-def test_unreadable_photos_are_reported_and_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rows", "size"), [(3, 2), (100, 100)])
+def test_unreadable_photos_are_reported_and_left_out(tmp_path: Path, rows: int, size: int) -> None:
     write_photos(tmp_path)
     (tmp_path / "cat" / "1.png").write_bytes(b"no image")
     (tmp_path / "dog" / "z.png").symlink_to("nowhere")
     skipped: list[tuple[str, str]] = []
-    shards = find_shards(tmp_path, rows=3, side=32)
-    labels = [label for shard in shards for _, y in shard.batches(2, lambda *each: skipped.append(each)) for label in y]
+    shards = find_shards(tmp_path, rows=rows, side=32)
+    labels = [
+        label for shard in shards for _, y in shard.batches(size, lambda *each: skipped.append(each)) for label in y
+    ]
     assert labels == ["cat"] * 4 + ["dog"] * 5
     assert [name for name, _ in skipped] == ["cat/1.png", "dog/z.png"]
     assert "not an image" in skipped[0][1]
@@ -301,18 +313,35 @@ def test_hidden_files_and_those_of_writers_are_left_out(tmp_path: Path) -> None:
 
 
 def test_tables_without_rows_are_left_out(tmp_path: Path) -> None:
-    save(tmp_path / "a.parquet", numbers(0))
-    save(tmp_path / "b.parquet", numbers(9))
-    save(tmp_path / "c.parquet", pa.table({name: pa.nulls(0) for name in numbers(0).column_names}))
+    table = numbers(9, split=["train"] * 9)
+    save(tmp_path / "a.parquet", table.slice(0, 0))
+    save(tmp_path / "b.parquet", table)
+    save(tmp_path / "c.parquet", pa.table({name: pa.nulls(0) for name in table.column_names}))
     assert [shard.name for shard in find_shards(tmp_path)] == ["b.parquet"]
+
+
+def test_csv_files_without_rows_are_left_out(tmp_path: Path) -> None:
     for name in ("a.csv", "c.csv"):
-        (tmp_path / "csv").mkdir(exist_ok=True)
-        (tmp_path / "csv" / name).write_text("x,label\n")
+        (tmp_path / name).write_text("x,label,split\n")
     with pytest.raises(ValueError, match=r"a\.csv has no rows below the names of its columns, nor have the 1 other"):
-        find_shards(tmp_path / "csv")
-    (tmp_path / "csv" / "b.csv").write_text("x,label\n1,2\n")
-    (shard,) = find_shards(tmp_path / "csv")
+        find_shards(tmp_path)
+    (tmp_path / "b.csv").write_text("x,label,split\n1,2,train\n")
+    (shard,) = find_shards(tmp_path)
     assert read([shard])[1] == [2]
+
+
+def test_labels_of_csv_may_be_written_like_floats_or_booleans(tmp_path: Path) -> None:
+    for name, label in (("floats", "1.0"), ("booleans", "true")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.csv").write_text(f"x,label\n1,{label}\n")
+        (tmp_path / name / "b.csv").write_text("x,label\n1,0\n")
+        assert read(find_shards(tmp_path / name))[1] == [1, 0]
+
+
+def test_photos_are_decoded_in_the_process_that_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shard,) = find_shards(write_photos(tmp_path, 40), side=32)
+    monkeypatch.setattr("cldnet.data.images.decode._Worker", None)
+    assert sum(len(y) for _, y in shard.batches()) == 80
 
 
 @pytest.fixture
@@ -506,8 +535,8 @@ def test_bad_values_are_named_with_file_and_row(tmp_path: Path, column: str, val
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("word,1", r"a\.csv cannot be read as a table: below line \d+: .*'word'"),
-        ("5", r"a\.csv cannot be read as a table: below line \d+: .*Expected 2 columns, got 1"),
+        ("word,1", r"a\.csv cannot be read as a table: In CSV column #0: Row #102: .*'word'"),
+        ("5", r"a\.csv cannot be read as a table: .*Row #102: Expected 2 columns, got 1"),
         ("5,", r"a\.csv, column 'label': 1 values are missing, the first in line 102\."),
         (",5", r"a\.csv, column 'x': 1 values are missing, the first in line 102\."),
         ("5,01", r"a\.csv, column 'label': the label '01' in line 102 is text, and those before it are integers\."),

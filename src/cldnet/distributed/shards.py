@@ -634,20 +634,11 @@ def _csv_tables(path: str, file: Any, types: Mapping[str, str], **options: Any) 
     """Read a CSV file block by block as tables whose columns have no blanks around their names."""
     from pyarrow import Table, type_for_alias  # noqa: PLC0415
 
-    kinds, done = {name: type_for_alias(kind) for name, kind in types.items()}, 0
-    with (
-        explaining(path, "a table"),
-        open_csv(path, kinds, _binary(file), use_threads=False, **options) as batches,
-    ):
-        while True:
-            try:
-                batch = next(batches, None)
-            except ValueError as error:
-                raise ValueError(f"below line {done + 1:,}: {error}") from error
-            if batch is None:
-                return
+    kinds = {name: type_for_alias(kind) for name, kind in types.items()}
+    options["use_threads"] = False  # only then do pyarrow's errors name the row
+    with explaining(path, "a table"), open_csv(path, kinds, _binary(file), **options) as batches:
+        for batch in batches:
             batch.validate(full=True)
-            done += len(batch)
             yield stripped(Table.from_batches([batch]))
 
 
