@@ -28,13 +28,14 @@ from cldnet.distributed.environment import World
 from cldnet.distributed.torchrun import joined
 from cldnet.methods import build_learner
 from cldnet.methods.config import config_from_json
-from cldnet.methods.fit import fit_task
+from cldnet.methods.fit import TaskCheckpoint, fit_task
 from cldnet.methods.learner import Learner, Setting
 from cldnet.methods.parts.ranks import ALONE, Ranks, state_digest
 
 ROOT = Path(__file__).parents[1]
 RANKS = 2
 MLP = {"widths": (64, 64)}
+TASK_END = {"lr": 0.1, "when": {"kind": "TaskEnd"}, "steps": {"kind": "Together"}}
 CNN = {"channels": (8, 16), "kernel_sizes": (2, 2), "hidden": (48,), "dropout": 0.0}
 
 
@@ -48,6 +49,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 33  # uneven parts, and an uneven last batch
     tasks: int = 1
+    every: int = 5  # how many of the digits: every fifth
     few: bool = False  # most samples have no weight, so that many batches have fewer samples than there are ranks
 
     def learner(self) -> Learner:
@@ -65,7 +67,7 @@ class Case:
         learner = self.learner()
         learner.ranks = ranks
         ranks.prepare(learner)
-        for task in digits(self.tasks, self.few):
+        for task in digits(self):
             fit_task(learner, task, epochs=1, batch_size=self.batch_size)
         return learner.state_dict()
 
@@ -80,10 +82,10 @@ def norm_net() -> nn.Module:
 
 
 CASES: dict[str, Case] = {
-    "hbo MLP": Case("cldnet", "mlp", MLP),
-    "hbo CNN": Case("cldnet", "cnn", CNN),
+    "hbo MLP": Case("cldnet", "mlp", MLP, every=1),
+    "hbo CNN": Case("cldnet", "cnn", CNN, every=1),
     "hbo MLP, batches of few samples": Case("cldnet", "mlp", MLP, tasks=2, few=True),
-    "hbo MLP, at the task's end": Case("cldnet", "mlp", MLP, {"when": {"kind": "TaskEnd"}, "steps": {"kind": "Together"}}),
+    "hbo MLP, at the task's end": Case("cldnet", "mlp", MLP, TASK_END),
     "hbo BatchNorm, in turn": Case("cldnet", "norm", {}, {"lr": 0.5, "steps": {"kind": "InTurn"}}),
     "paper CNN": Case("cldnet-paper", "cnn", CNN),
     "owm MLP": Case("owm", "mlp", MLP, tasks=2),
@@ -96,16 +98,44 @@ CASES: dict[str, Case] = {
 }
 
 
-def digits(tasks: int, few: bool = False) -> list[TaskData]:
+def digits(case: Case) -> list[TaskData]:
     """Scikit-learn's digits in float64, in tasks of some classes each."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
     x, y = torch.from_numpy(found.images).reshape(-1, 1, 8, 8), torch.from_numpy(found.target).long()
-    weight = (torch.arange(len(y)) % 23 == 0).double() * (1 + torch.arange(len(y)) % 2) if few else None
-    classes = torch.arange(10).chunk(tasks)
+    x, y = x[:: case.every], y[:: case.every]
+    weight = (torch.arange(len(y)) % 23 == 0).double() * (1 + torch.arange(len(y)) % 2) if case.few else None
+    classes = torch.arange(10).chunk(case.tasks)
     rows = [torch.isin(y, own).nonzero()[:, 0] for own in classes]
     return [TaskData(x[own], y[own], None if weight is None else weight[own]) for own in rows]
+
+
+#: What is resumed from the middle of a task. Dropout draws from torch's global generator.
+RESUMED = {
+    "hbo CNN with dropout": Case("cldnet", "cnn", {**CNN, "dropout": 0.3}),
+    "owm CNN with dropout, batches of few samples": Case("owm", "cnn", {**CNN, "dropout": 0.3}, few=True),
+}
+
+
+def train_and_resume(ranks: Ranks, case: Case, file: Path) -> dict[str, str]:
+    """Train on one task straight, and again from the first rank's checkpoint; return digests of both states."""
+    (task,) = digits(case)
+
+    def save(now: Callable[[], TaskCheckpoint]) -> None:
+        if ranks.rank == 0 and not file.exists():
+            torch.save(vars(now()), file)
+
+    def trained(**how: Any) -> str:
+        learner = case.learner()
+        learner.ranks = ranks
+        ranks.prepare(learner)
+        fit_task(learner, task, epochs=2, batch_size=case.batch_size, **how)
+        return state_digest(learner.state_dict())
+
+    straight = trained(on_checkpoint=save)
+    ranks.check_equal(lambda: straight, "The ranks differ.")  # and the file is written
+    return {"straight": straight, "resumed": trained(resume=TaskCheckpoint(**torch.load(file, weights_only=True)))}
 
 
 def train_as_rank(folder: Path, names: Sequence[str]) -> None:
@@ -113,14 +143,26 @@ def train_as_rank(folder: Path, names: Sequence[str]) -> None:
     world = World.from_environment()
     with threads(1), joined(world) as ranks:
         states = {name: CASES[name].train(ranks) for name in names}
+        resumed = {
+            name: train_and_resume(ranks, case, folder / f"{number}.pt")
+            for number, (name, case) in enumerate(RESUMED.items())
+        }
     digests = {name: state_digest(state) for name, state in states.items()}
+    digests |= {f"{name}, {how}": digest for name, found in resumed.items() for how, digest in found.items()}
     (folder / f"rank{world.rank}.json").write_text(json.dumps(digests))
     if world.first:
         torch.save(states, folder / "states.pt")
 
 
-def train_on_ranks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Train cases on two ranks and in one process: the largest difference of a weight, and whether the ranks agree."""
+def train_on_ranks(names: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, bool]]:
+    """Train cases on two ranks and in one process.
+
+    Returns
+    -------
+    dict, dict
+        By case, the largest difference of a weight and whether the ranks have the same bits; and by case of `RESUMED` whether
+        both ranks came to the same bits from a checkpoint as without a break.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         process = start_ranks(["-m", "benchmarks.distributed_ranks", "--rank", str(folder), *names])
@@ -131,13 +173,16 @@ def train_on_ranks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise RuntimeError(f"The ranks failed:\n{said}")
         digests = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
         states = torch.load(folder / "states.pt", weights_only=True)
-    return {
+    weights = {
         name: {
             "max_difference": largest_difference(states[name], alone[name]),
             "ranks_bit_equal": len({digest[name] for digest in digests}) == 1,
         }
         for name in names
     }
+    ways = ("straight", "resumed")
+    resumed = {name: len({digest[f"{name}, {how}"] for digest in digests for how in ways}) == 1 for name in RESUMED}
+    return weights, resumed
 
 
 def largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
@@ -150,7 +195,13 @@ def largest_difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -
 def start_ranks(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
     """Start a Python command by torchrun on this machine."""
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={RANKS}", f"--master_port={free_port()}"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nproc_per_node={RANKS}",
+        f"--master_port={free_port()}",
+    ]
     return subprocess.Popen(
         [*torchrun, *command],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
@@ -199,7 +250,10 @@ def process_of_rank(parent: int, rank: int) -> int:
     return next(int(child) for child in children if wanted in b"\0" + Path(f"/proc/{child}/environ").read_bytes())
 
 
-RUN = ("--stream", "split-digits", "--method", "cldnet", "--epochs", "3", "--backbone", "mlp")
+RUN = (
+    *("--stream", "split-digits", "--method", "cldnet", "--epochs", "1", "--batch-size", "33"),
+    *("--backbone", "mlp", "--backbone-set", "widths=[64, 64]", "--set", "embed_dim=100"),
+)
 
 
 def kill_and_resume() -> dict[str, Any]:
@@ -228,7 +282,8 @@ def kill_and_resume() -> dict[str, Any]:
 
 def measure() -> dict[str, Any]:
     """Measure all."""
-    return {"weights": train_on_ranks([*CASES]), "killed_rank": kill_and_resume()}
+    weights, resumed = train_on_ranks([*CASES])
+    return {"ranks": RANKS, "weights": weights, "resumed_during_a_task": resumed, "killed_rank": kill_and_resume()}
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import cldnet
-from cldnet.bench.run import Record, RunSpec, Execution, run
+from cldnet.bench.run import Execution, Record, RunSpec, run
 from cldnet.data.stream import Stream
 from cldnet.data.streams import SOURCES, StreamSpec, hash_outside, shown_outside, stream_by_name
 from cldnet.methods import display_name, read_method

@@ -23,33 +23,36 @@ _KIND = "run"
 _BEFORE = "before/"
 
 
+class Spent(StrictTable):
+    """What a run had spent before it was interrupted."""
+
+    elapsed: float = 0.0  # seconds
+    trained: float = 0.0  # seconds of training on the task that was interrupted
+    peak_rss: int = 0
+
+
 class Recorded(StrictTable):
     """What a run has recorded so far; see `cldnet.bench.run.Recorder`."""
 
-    matrix: list[list[float]] = []
-    task_il_matrix: list[list[float]] = []
-    losses: list[list[float | None]] = []
-    seconds: dict[str, list[float]] = {}
-    sizes: list[int] = []
-    growth: list[int | None] = []
-    ranks: list[dict[str, dict[str, float]]] = []
-    features: list[dict[str, Any]] = []
-    epoch_accuracies: list[float] = []
-    epoch_seconds: float = 0.0
-    first: tuple[int, int] | None = None
-    trained: float = 0.0  # seconds of the task that was interrupted
-    elapsed: float = 0.0  # seconds of the whole run
-    peak_rss: int = 0
+    matrix: list[list[float]]
+    task_il_matrix: list[list[float]]
+    losses: list[list[float | None]]
+    seconds: dict[str, list[float]]
+    sizes: list[int]
+    growth: list[int | None]
+    ranks: list[dict[str, dict[str, float]]]
+    features: list[dict[str, Any]]
+    epoch_accuracies: list[float]
+    epoch_seconds: float
+    first: tuple[int, int] | None
+    spent: Spent
 
     def check_complete(self, tasks: int) -> None:
         """Refuse a record that does not have one entry for each task that was learned."""
-        one_each = (self.matrix, self.task_il_matrix, self.losses, self.sizes, self.ranks, *self.seconds.values())
-        complete = all(len(entries) == tasks for entries in one_each) and len(self.growth) >= tasks
-        if (
-            not complete
-            or {*self.seconds} != {"train", "evaluate", "diagnose"}
-            or (tasks > 0) != (self.first is not None)
-        ):
+        lengths = {len(self.matrix), len(self.task_il_matrix), len(self.losses), len(self.sizes), len(self.ranks)}
+        lengths |= {len(seconds) for seconds in self.seconds.values()}
+        complete = lengths == {tasks} and len(self.growth) >= tasks and (tasks > 0) == (self.first is not None)
+        if not complete or {*self.seconds} != {"train", "evaluate", "diagnose"}:
             raise ValueError(f"it does not have one record for each of its {tasks} tasks")
 
 

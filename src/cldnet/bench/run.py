@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from cldnet.bench.checkpoint import Recorded, RunCheckpoint
+from cldnet.bench.checkpoint import Recorded, RunCheckpoint, Spent
 from cldnet.bench.feature_cache import remembering
 from cldnet.bench.machine import machine_text, peak_rss, reset_peak_rss, versions
 from cldnet.bench.validation import StrictTable
@@ -120,7 +120,7 @@ class RunSpec:
         """Refuse a method whose batches cannot be split over several ranks."""
         method = read_method(self.method)
         if not method.spreads:
-            spread = ", ".join(name for name in known_methods() if read_method(name).spreads)
+            spread = ", ".join(sorted(name for name in known_methods() if read_method(name).spreads))
             instead = (
                 "It learns by sums, which shards can compute apart: use `cldnet learn --engine` or `fit_shards`"
                 if method.keeps_sums
@@ -209,15 +209,16 @@ class Execution:
         )
         return (0, None) if standing is None else (standing.tasks, standing.task)
 
-    def begin_task(self, learner: Learner, recorder: Recorder, tasks: int) -> None:
-        """Check that all ranks have the same weights, and write a checkpoint between two tasks."""
+    def between_tasks(self, learner: Learner, recorder: Recorder, tasks: int, progress: TaskCheckpoint | None) -> None:
+        """Check that all ranks have the same weights, and write a checkpoint unless the next task has its own."""
         self.ranks.check_equal(
             lambda: state_digest(learner.state_dict()),
             f"After {tasks} tasks the ranks' weights differ: run all ranks on machines of one kind, with the same versions.",
         )
         if self.checkpoint is not None:
             self.checkpoint.begin_task(learner, tasks)
-            self.checkpoint.write(recorder.recorded)
+            if progress is None:
+                self.checkpoint.write(recorder.recorded)
 
     def on_checkpoint(self, recorder: Recorder) -> Callable[[Callable[[], TaskCheckpoint]], None] | None:
         """What `fit_task` calls after every step."""
@@ -258,7 +259,7 @@ def _run(
             def on_step(progress: Progress, number: int = number) -> None:
                 on_progress((number + progress.step / progress.steps) / len(stream))
 
-            execution.begin_task(learner, recorder, number)
+            execution.between_tasks(learner, recorder, number, progress)
             train = inputs[number].train
             on_epoch = recorder.before(train, epochs)
             how: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment}
@@ -266,7 +267,7 @@ def _run(
             recorder.after(fit_task(learner, train, on_step=on_step, on_epoch=on_epoch, **how))
             progress = None
             on_progress((number + 1) / len(stream))
-        execution.begin_task(learner, recorder, len(inputs))
+        execution.between_tasks(learner, recorder, len(inputs), None)
         peak = peak_rss()  # with the diagnostics after each task, without those of the whole run
         recorded = recorder.result()
     backbone = backbone_name(spec.method, spec.backbone, stream.input_shape)
@@ -408,9 +409,9 @@ class Recorder:
         self.epoch_accuracies: list[float] = []  # on test, after the epochs of the last task
         self.epoch_seconds = 0.0
         self.first: tuple[int, int] | None = None
-        self.earlier = Recorded()  # before the run was interrupted
-        self.task_started = time.perf_counter()
-        self.started = self.task_started if started is None else started
+        self.earlier = Spent()
+        self.started = time.perf_counter() if started is None else started
+        self.task_started: float | None = None
 
     @property
     def elapsed(self) -> float:
@@ -420,16 +421,18 @@ class Recorder:
     def recorded(self) -> Recorded:
         """Return everything that was recorded so far, for a checkpoint."""
         values = {name: getattr(self, name) for name in _RECORDED}
-        trained = self.earlier.trained + time.perf_counter() - self.task_started
+        running = 0.0 if self.task_started is None else time.perf_counter() - self.task_started
         peak = max(peak_rss() or 0, self.earlier.peak_rss)
-        return Recorded(**values, trained=trained, elapsed=self.elapsed, peak_rss=peak)
+        return Recorded(
+            **values, spent=Spent(elapsed=self.elapsed, trained=self.earlier.trained + running, peak_rss=peak)
+        )
 
     def restore(self, recorded: Recorded) -> None:
         """Go on from what was recorded before the run was interrupted."""
         for name in _RECORDED:
             setattr(self, name, copy.deepcopy(getattr(recorded, name)))
         del self.growth[len(self.matrix) :]  # the task that was interrupted declares its growth again
-        self.earlier = recorded
+        self.earlier = recorded.spent
 
     def before(self, task: TaskData, epochs: int) -> Callable[[int], None] | None:
         """Record the growth that the learner declares; returns what to call after every epoch of the last task."""
@@ -456,7 +459,7 @@ class Recorder:
         clock = time.perf_counter()
         class_il, task_il = self.evaluation.accuracies(len(self.matrix) + 1)
         self.seconds["train"].append(report.seconds + self.earlier.trained - self.epoch_seconds)
-        self.earlier = self.earlier.model_copy(update={"trained": 0.0})
+        self.earlier, self.task_started = self.earlier.model_copy(update={"trained": 0.0}), None
         self.seconds["evaluate"].append(time.perf_counter() - clock)
         self.matrix.append(class_il)
         self.task_il_matrix.append(task_il)

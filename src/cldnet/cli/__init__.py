@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import signal
 import sys
 import time
 from typing import Annotated
@@ -86,7 +87,9 @@ def main() -> None:
         )
     world = World.from_environment()
     if world.several and not world.first:
-        time.sleep(_PATIENCE)  # the first rank says what is wrong, before torchrun stops all that are left
+        # The first rank says what is wrong, and torchrun then ends the others.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_PATIENCE)
         said = f"{said} (rank {world.rank})"
     Console(stderr=True).print(printable(f"Error: {said}"), style="red", markup=False, highlight=False, soft_wrap=True)
     sys.exit(2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -124,7 +126,7 @@ def run_command(
     spec.check()
     spec = _for_ranks(spec, world)
     cell = Cell(stream if validation is None else f"{stream},validation={validation:g}", spec)
-    tasks = _load_stream(cell, data, on_bad)
+    tasks = _load_stream(cell, data, on_bad, world)
     if tasks.online is not None and (epochs, batch_size) != (None, None):
         raise ValueError(
             f"{tasks.name} has one pass, in batches of {tasks.online}: leave --epochs and --batch-size out."
@@ -175,7 +177,7 @@ def _repeat(file: Path, data: Path | None, stream: str, method: str, on_bad: OnB
     spec.check_outside()
     spec = _for_ranks(spec, world)
     cell = replace(cell, stream=stream or cell.stream, spec=spec)
-    tasks = _load_stream(cell, data, on_bad)
+    tasks = _load_stream(cell, data, on_bad, world)
     names = cell.shown_stream, f"The outside data {spec.outside}"
     hashes = tasks.hash, hash_outside(spec.outside, data)
     for what, today, before in zip(names, hashes, hashes_of(then), strict=True):
@@ -200,13 +202,13 @@ def _repeat(file: Path, data: Path | None, stream: str, method: str, on_bad: OnB
     raise typer.Exit(1)
 
 
-def _load_stream(cell: Cell, data: Path | None, on_bad: OnBad) -> Stream:
+def _load_stream(cell: Cell, data: Path | None, on_bad: OnBad, world: World) -> Stream:
     """Read a cell's stream, with progress if that takes long."""
     from cldnet.data.streams import stream_by_name
 
     bad: Literal["skip", "stop"] = "skip" if on_bad is OnBad.skip else "stop"
     try:
-        with counting("reading photos", "files") as tell:
+        with counting("reading photos", "files") if world.first else nullcontext() as tell:
             return stream_by_name(cell.stream, cell.spec.seed, data=data, on_bad=bad, on_progress=tell)
     except KeyboardInterrupt:
         say("\nStopped while reading. Nothing was run.", error=True)
@@ -235,15 +237,16 @@ def _run_on_ranks(
     """Run a cell together with the other ranks; end in one sentence if one of them stops."""
     from cldnet.bench.cell import run_cell
     from cldnet.bench.run import Execution
-    from cldnet.distributed.torchrun import RankStoppedError, joined
+    from cldnet.distributed.torchrun import RankStopped, joined
 
     try:
         with joined(world) as ranks:
             execution = Execution(ranks, checkpoint)
             if world.first:
                 return _shown(cell, tasks, data, execution)
-            return run_cell(cell, tasks, data=data, execution=execution)
-    except RankStoppedError as error:
+            with warnings.catch_warnings(action="ignore"):  # the first rank shows them
+                return run_cell(cell, tasks, data=data, execution=execution)
+    except RankStopped as error:
         if error.speaks:
             advice = _how_to_resume(checkpoint) or "With --checkpoint FILE, the same command would resume it."
             say(f"{error} {advice}", error=True)

@@ -39,7 +39,6 @@ class RankBatchNorm(_BatchNorm):
         self.affine = replaced.affine
         self._parameters, self._buffers = replaced._parameters, replaced._buffers
         self.ranks = ranks
-        self._check_input_dim = replaced._check_input_dim
         self.train(replaced.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,16 +46,18 @@ class RankBatchNorm(_BatchNorm):
         learns = self.training or self.running_mean is None
         if not (learns and self.ranks.sharing):
             return super().forward(x)
-        self._check_input_dim(x)
-        normalised, mean, variance, count = _Normalise.apply(x, self.eps, self.ranks)
+        normalised, mean, variance, count = _Normalise.apply(x, self.eps, self.ranks)  # type: ignore[no-untyped-call]
         if count < 2:
-            raise ValueError("Expected more than 1 value per channel when training, got one sample of one position.")
+            raise ValueError("BatchNorm needs more than one value per channel: use larger batches.")
         if self.training and self.track_running_stats:
             self._track(mean, variance * (count / (count - 1)))
         shape = (1, -1, *[1] * (x.ndim - 2))
-        if self.weight is None:
-            return normalised
+        if not self.affine:
+            return normalised  # type: ignore[no-any-return]
         return torch.addcmul(self.bias.view(shape), normalised, self.weight.view(shape))
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions: the module that was replaced knew what it gets."""
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class World:
-    """This process's number among those of a run, from 0, their number, and how many of them are on this machine."""
+    """The number of a rank, from 0, how many ranks there are, and how many of them are on this machine."""
 
     rank: int = 0
     size: int = 1

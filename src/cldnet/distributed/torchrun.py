@@ -16,7 +16,6 @@ from itertools import accumulate
 from math import prod
 from os import getpid
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,8 +32,11 @@ TIMEOUT = timedelta(minutes=10)
 _ALIGNMENT = 16
 
 
-class RankStoppedError(RuntimeError):
-    """Another rank stopped, or this one was told to. ``speaks`` says whether this rank is the one to tell the user."""
+class RankStopped(BaseException):
+    """Another rank stopped, or this one was told to. ``speaks`` says whether this rank is the one to tell the user.
+
+    It is raised anywhere, as KeyboardInterrupt is, so it is no Exception: who handles errors should not take it for one.
+    """
 
     def __init__(self, said: str, speaks: bool) -> None:
         super().__init__(said)
@@ -80,12 +82,15 @@ class TorchrunRanks(Ranks):
             self._sizes = []
 
     def weigh(self, loss: Tensor) -> Tensor:
+        """Weigh by this rank's part of the samples."""
         return loss * (self._sizes[self.rank] / sum(self._sizes)) if self._sizes else loss
 
     def length(self, rows: Tensor) -> int:
+        """Count the rows of all ranks."""
         return self._rows_per_sample(rows) * sum(self._sizes) if self._sizes else len(rows)
 
     def gather(self, *rows: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+        """Collect rows of all ranks in one message. Parts differ in length, so shorter ones are padded on the way."""
         if not self._sizes:
             return rows
         first = [each.detach().movedim(dim, 0) for each in rows]
@@ -99,6 +104,7 @@ class TorchrunRanks(Ranks):
         return tuple(whole)
 
     def own(self, *rows: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+        """Take the rows of this rank."""
         if not self._sizes or not self._sizes[self.rank]:
             return rows
         begin, size, samples = sum(self._sizes[: self.rank]), self._sizes[self.rank], sum(self._sizes)
@@ -106,12 +112,14 @@ class TorchrunRanks(Ranks):
         return tuple(each.narrow(dim, n * begin, n * size) for each, n in zip(rows, counts, strict=True))
 
     def mean(self, rows: Tensor) -> Tensor:
+        """Mean over the rows of all ranks: only sums are sent."""
         if not self._sizes:
             return rows.mean(0, keepdim=True)
         (mean,) = self.total([rows.detach().sum(0, keepdim=True) / self.length(rows)])
         return mean
 
     def total(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Add up in the ranks' order, so that all of them have the same bits."""
         if not self._sizes or not tensors:
             return tensors
         (_, total), *others = self.exchange(tensors)
@@ -138,6 +146,7 @@ class TorchrunRanks(Ranks):
         return bool(self._sizes)
 
     def check_equal(self, value: Callable[[], str], otherwise: str) -> None:
+        """Compare digests of the values."""
         sent = self._all(_text_tensor(hashlib.sha256(value().encode()).digest(), 32))
         if any(not torch.equal(sent[0], other) for other in sent[1:]):
             raise ValueError(otherwise)
@@ -161,7 +170,7 @@ class TorchrunRanks(Ranks):
             raise self.stopped() from error
         return received
 
-    def stopped(self) -> RankStoppedError:
+    def stopped(self) -> RankStopped:
         """Say which rank stopped, as far as this machine can tell."""
         with suppress(ValueError):  # in a thread other than the first
             signal.signal(
@@ -173,14 +182,14 @@ class TorchrunRanks(Ranks):
         others = gone or ([1 - self.rank] if self.count == 2 else [])
         who = f"Rank {others[0]}" if others else "Another rank"
         speaks = self.rank == min({*range(self.count)} - {*others})
-        return RankStoppedError(f"{who} of {self.count} stopped, so the run ended.", speaks)
+        return RankStopped(f"{who} of {self.count} stopped, so the run ended.", speaks)
 
 
 @contextmanager
 def joined(world: World) -> Iterator[TorchrunRanks]:
     """Join the other ranks that torchrun started, and leave them at the block's end.
 
-    ``SIGTERM``, which torchrun sends when a rank has stopped, raises `RankStoppedError` in the meantime.
+    ``SIGTERM``, which torchrun sends when a rank has stopped, raises `RankStopped` in the meantime.
     """
     try:
         dist.init_process_group("gloo", rank=world.rank, world_size=world.size, timeout=TIMEOUT)

@@ -85,8 +85,9 @@ class GradientLearner(Learner, ABC):
         """Take one step along the clipped gradient of a loss."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        gradients = {parameter: parameter.grad for parameter in self.parameters() if parameter.grad is not None}
-        for parameter, gradient in self.ranks.total_gradients(gradients).items():
+        moved = [parameter for parameter in self.parameters() if parameter.grad is not None]
+        own = [parameter.grad for parameter in moved if parameter.grad is not None]
+        for parameter, gradient in zip(moved, self.ranks.total(own), strict=True):
             parameter.grad = gradient
         clip_gradients(self.parameters(), self.config.clip)
         self.optimizer.step()

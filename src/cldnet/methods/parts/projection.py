@@ -148,7 +148,10 @@ class Feed(Protocol):
         """Return rows ``(groups, rows, width)``."""
 
     def combine(self, rows: Tensor) -> Tensor:
-        """Return the same from a row per sample of the whole batch, for linear layers. It is linear in the rows, so that it can follow ``P``."""
+        """Return the same from a row per sample of the whole batch, for linear layers.
+
+        It is linear in the rows, so that it can follow ``P``.
+        """
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,8 @@ class EverySample:
     """Every sample's input, one row each. It fills the space much faster than means do."""
 
     def __call__(self, layer: Layer, x: Tensor, ranks: Ranks = ALONE) -> Tensor:
-        return layer.rows(*ranks.gather(x))
+        (whole,) = ranks.gather(x)
+        return layer.rows(whole)
 
     def combine(self, rows: Tensor) -> Tensor:
         return rows
@@ -196,8 +200,10 @@ class EveryVector:
 
     def __call__(self, layer: Layer, x: Tensor, ranks: Ranks = ALONE) -> Tensor:
         if layer.convolution:
-            return layer.rows(ranks.mean(x)) * ranks.length(x) ** 0.5
-        return layer.rows(*ranks.gather(x))
+            root: float = ranks.length(x) ** 0.5
+            return layer.rows(ranks.mean(x)) * root
+        (whole,) = ranks.gather(x)
+        return layer.rows(whole)
 
     def combine(self, rows: Tensor) -> Tensor:
         return rows

@@ -1,7 +1,7 @@
 """Where a batch is computed: in this process alone, or split over several, the ranks.
 
-A learner whose class says ``spreads = True`` asks its ``ranks`` for its share of every batch, and gives back what belongs to the
-whole batch. `Alone` has nothing to do, bit for bit. `cldnet.distributed.torchrun.TorchrunRanks` talks to other processes.
+A learner whose class says ``spreads = True`` asks its ``ranks`` for its share of every batch, and for what belongs to the whole
+batch. `Alone` has nothing to do, bit for bit. `cldnet.distributed.torchrun.TorchrunRanks` talks to other processes.
 """
 
 from __future__ import annotations
