@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
@@ -28,6 +29,8 @@ from cldnet.methods.parts.ranks import Ranks
 
 #: How long a rank waits for the others. They are in step except while they read data and while one writes a checkpoint.
 TIMEOUT = timedelta(minutes=10)
+#: How often, and how many seconds apart, a rank looks which of the others is gone.
+_TRIES, _PAUSE = 10, 0.05
 #: Bytes to which every tensor of a message is aligned, so that it can be read in place.
 _ALIGNMENT = 16
 
@@ -171,18 +174,38 @@ class TorchrunRanks(Ranks):
         return received
 
     def stopped(self) -> RankStopped:
-        """Say which rank stopped, as far as this machine can tell."""
-        with suppress(ValueError):  # in a thread other than the first
-            signal.signal(
-                signal.SIGTERM, signal.SIG_IGN
-            )  # torchrun now stops this rank, too: let it finish its sentence
-        here = socket.gethostname()
-        processes = [named.split(" ") for named in getattr(self, "_processes", [])]
-        gone = [rank for rank, (host, process) in enumerate(processes) if host == here and not _is_alive(int(process))]
+        """Say which rank stopped, when a message to it has failed."""
+        _ignore_end()
+        for _ in range(_TRIES):  # a process closes its connections a moment before it is gone
+            if gone := self.gone():
+                break
+            time.sleep(_PAUSE)
         others = gone or ([1 - self.rank] if self.count == 2 else [])
         who = f"Rank {others[0]}" if others else "Another rank"
-        speaks = self.rank == min({*range(self.count)} - {*others})
-        return RankStopped(f"{who} of {self.count} stopped, so the run ended.", speaks)
+        return RankStopped(f"{who} of {self.count} stopped, so the run ended.", self.rank == min(self._left(gone)))
+
+    def told(self) -> RankStopped:
+        """Say why this rank was told to end: torchrun does that when another one has stopped."""
+        _ignore_end()
+        gone = self.gone()
+        if gone:
+            return self.stopped()
+        return RankStopped("The run was told to end (SIGTERM).", self.rank == min(self._left(gone)))
+
+    def gone(self) -> list[int]:
+        """The ranks of this machine whose processes have ended."""
+        here = socket.gethostname()
+        processes = [named.split(" ") for named in getattr(self, "_processes", [])]
+        return [rank for rank, (host, process) in enumerate(processes) if host == here and not _is_alive(int(process))]
+
+    def _left(self, gone: Sequence[int]) -> set[int]:
+        return {*range(self.count)} - {*gone}
+
+
+def _ignore_end() -> None:
+    """Ignore that torchrun now ends this rank as well: it should finish its sentence."""
+    with suppress(ValueError):  # in a thread other than the first
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 @contextmanager
@@ -203,12 +226,12 @@ def joined(world: World) -> Iterator[TorchrunRanks]:
         ranks = TorchrunRanks(world.rank, world.size)
 
         def end(number: int, frame: object) -> None:
-            raise ranks.stopped()
+            raise ranks.told()
 
         signal.signal(signal.SIGTERM, end)
         yield ranks
     except BaseException:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _ignore_end()
         raise
     else:
         signal.signal(signal.SIGTERM, before)
