@@ -159,10 +159,12 @@ def projection_of(net, shape):
 def test_the_mean_row_is_the_row_of_the_mean_input():
     taps = LayerHooks(nn.Linear(5, 3), (5,))
     x = torch.randn(6, 5)
-    torch.testing.assert_close(taps.layers[0].mean_rows(x)[0, 0], torch.cat([x.mean(0), torch.ones(1)]))
+    torch.testing.assert_close(
+        taps.layers[0].rows(x.mean(0, keepdim=True))[0, 0], torch.cat([x.mean(0), torch.ones(1)])
+    )
     taps = LayerHooks(nn.Conv2d(2, 3, 2, bias=False), (2, 3, 3))
     x = torch.randn(6, 2, 3, 3)
-    rows = taps.layers[0].mean_rows(x)
+    rows = taps.layers[0].rows(x.mean(0, keepdim=True))
     assert rows.shape == (1, 4, 8)
     torch.testing.assert_close(rows[0, 3], x.mean(0)[:, 1:, 1:].flatten())
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import cldnet
-from cldnet.bench.run import Record, RunSpec, run
+from cldnet.bench.run import Execution, Record, RunSpec, run
 from cldnet.data.stream import Stream
 from cldnet.data.streams import SOURCES, StreamSpec, hash_outside, shown_outside, stream_by_name
 from cldnet.methods import display_name, read_method
@@ -85,10 +85,18 @@ class Cell:
 
 
 def run_cell(
-    cell: Cell, stream: Stream, on_progress: Callable[[float], None] | None = None, data: Path | None = None
+    cell: Cell,
+    stream: Stream,
+    on_progress: Callable[[float], None] | None = None,
+    data: Path | None = None,
+    execution: Execution | None = None,
 ) -> dict[str, Any]:
     """Run a cell on its stream. The result says how to repeat it. Outside data are searched in ``data`` first."""
-    result = run(cell.spec, stream, on_progress, cell.record, data)
+    if execution is not None:
+        outside = hash_outside(cell.spec.outside, data) if cell.spec.outside else ""
+        identity = f"{cell.key(stream.hash, outside)} {code_digest(cell.spec.method)}"
+        execution = replace(execution, identity=identity)
+    result = run(cell.spec, stream, on_progress, cell.record, data, execution)
     head = {"schema": result.pop("schema"), "key": cell.key(*hashes_of(result)), "label": cell.label}
     return {**head, **result, "cell": cell.to_json(), "code": code_digest(cell.spec.method)}
 

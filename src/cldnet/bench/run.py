@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -16,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from cldnet.bench.checkpoint import Recorded, RunCheckpoint, Spent
 from cldnet.bench.feature_cache import remembering
 from cldnet.bench.machine import machine_text, peak_rss, reset_peak_rss, versions
 from cldnet.bench.validation import StrictTable
@@ -26,9 +29,9 @@ from cldnet.device import resolve_device, threads
 from cldnet.estimator.footprint import footprint, paper_capacity
 from cldnet.math.metrics import average_accuracy, scores
 from cldnet.math.projector import spectrum
-from cldnet.methods import backbone_name, build_config, build_learner, read_method
+from cldnet.methods import backbone_name, build_config, build_learner, known_methods, read_method
 from cldnet.methods.config import config_from_json, config_to_json
-from cldnet.methods.fit import Progress, TaskReport, fit_task
+from cldnet.methods.fit import Progress, TaskCheckpoint, TaskReport, fit_task
 from cldnet.methods.learner import (
     Learner,
     Represents,
@@ -38,6 +41,7 @@ from cldnet.methods.learner import (
     portions,
     predict_logits,
 )
+from cldnet.methods.parts.ranks import ALONE, Ranks, state_digest
 from cldnet.nets import backbone_defaults, takes_text
 from cldnet.nets.features import InputScale, NoScaling
 from cldnet.nets.pretrained import frozen_nets
@@ -54,6 +58,11 @@ _FEATURES_NOTE = "t-SNE of the vectors in front of the answer, of test images of
 _LEAKAGE_NOTE = (
     "Not results. task_known: the test image's task is given. own_test_statistics: every task's test images are normalised by "
     "their own mean and spread. best_epoch: of the last task's epochs, the one with the highest accuracy on test."
+)
+#: Attributes of a `Recorder` that a checkpoint keeps.
+_RECORDED = (
+    *("matrix", "task_il_matrix", "losses", "seconds", "sizes", "growth", "ranks", "features", "first"),
+    *("epoch_accuracies", "epoch_seconds"),
 )
 #: Types of a run's settings, which may come from a file.
 _TYPES: Mapping[str, Any] = {
@@ -107,6 +116,18 @@ class RunSpec:
             channels = max(part.count("+") + 1 for part in self.normalise.split(":"))
             constants(self.normalise, (channels, 1, 1), pixels=False)
 
+    def check_spreads(self) -> None:
+        """Refuse a method whose batches cannot be split over several ranks."""
+        method = read_method(self.method)
+        if not method.spreads:
+            spread = ", ".join(sorted(name for name in known_methods() if read_method(name).spreads))
+            instead = (
+                "It learns by sums, which shards can compute apart: use `cldnet learn --engine` or `fit_shards`"
+                if method.keeps_sums
+                else f"Start it without torchrun, or choose one of {spread}"
+            )
+            raise ValueError(f"{self.method} cannot be trained on several ranks. {instead}.")
+
     def check_outside(self) -> None:
         """Refuse outside data for a method that does not use them, and missing ones for a method that needs them."""
         uses = read_method(self.method).traits.outside_data
@@ -152,16 +173,66 @@ def run(
     on_progress: Callable[[float], None] | None = None,
     record: Record = USUAL,
     data: Path | None = None,
+    execution: Execution | None = None,
 ) -> dict[str, Any]:
     """Run a specification and return its result, in types that JSON has; outside data are looked for in ``data`` first."""
     spec.check_outside()
     with threads(spec.threads):
         outside = read_outside(spec.outside, stream, data) if spec.outside else None
-        return _run(spec, stream, outside, on_progress or (lambda share: None), record)
+        return _run(spec, stream, outside, on_progress or (lambda share: None), record, execution or Execution())
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How a run is carried out, which is no part of what it is: on which ranks, and where it writes checkpoints."""
+
+    ranks: Ranks = ALONE
+    checkpoint: RunCheckpoint | None = None
+    identity: str = ""  # digest of all that the result depends on but for the processes, for the checkpoint
+
+    @property
+    def run(self) -> str:
+        """Digest of all that the bits of the result depend on."""
+        what = (self.identity, self.ranks.count, torch.get_num_threads(), versions())
+        return hashlib.sha256(repr(what).encode()).hexdigest()
+
+    def resume(self, learner: Learner, recorder: Recorder, tasks: int) -> tuple[int, TaskCheckpoint | None]:
+        """Go to where the checkpoint stands; return the number of tasks learned and where the next one stands."""
+        standing = None if self.checkpoint is None else self.checkpoint.resume(self.run, learner, tasks)
+        if standing is not None:
+            recorder.restore(standing.recorded)
+        where = (standing.tasks, standing.task and (standing.task.epoch, standing.task.batches)) if standing else None
+        self.ranks.check_equal(
+            lambda: f"{self.run} {where} {state_digest(learner.state_dict())}",
+            "The ranks do not begin with the same run: give all of them the same command, data, number of threads, versions "
+            "and checkpoint.",
+        )
+        return (0, None) if standing is None else (standing.tasks, standing.task)
+
+    def between_tasks(self, learner: Learner, recorder: Recorder, tasks: int, progress: TaskCheckpoint | None) -> None:
+        """Check that all ranks have the same weights, and write a checkpoint unless the next task has its own."""
+        self.ranks.check_equal(
+            lambda: state_digest(learner.state_dict()),
+            f"After {tasks} tasks the ranks' weights differ: run all ranks on machines of one kind, with the same versions.",
+        )
+        if self.checkpoint is not None:
+            self.checkpoint.begin_task(learner, tasks)
+            if progress is None:
+                self.checkpoint.write(recorder.recorded)
+
+    def on_checkpoint(self, recorder: Recorder) -> Callable[[Callable[[], TaskCheckpoint]], None] | None:
+        """What `fit_task` calls after every step."""
+        checkpoint = self.checkpoint
+        return None if checkpoint is None else lambda now: checkpoint.write(recorder.recorded, now)
 
 
 def _run(
-    spec: RunSpec, stream: Stream, outside: Outside | None, on_progress: Callable[[float], None], record: Record
+    spec: RunSpec,
+    stream: Stream,
+    outside: Outside | None,
+    on_progress: Callable[[float], None],
+    record: Record,
+    execution: Execution,
 ) -> dict[str, Any]:
     started = time.perf_counter()
     reset_peak_rss()
@@ -178,18 +249,25 @@ def _run(
     # Augmented images differ each time: their vectors would fill the disk and never be used again.
     remembered = nullcontext() if augment is not None else remembering(learner)
     epochs, batch_size = (spec.epochs, spec.batch_size) if stream.online is None else (1, stream.online)
-    recorder = Recorder(learner, inputs, record)
+    learner.ranks = execution.ranks
+    execution.ranks.prepare(learner)
+    recorder = Recorder(learner, inputs, record, started)
+    done, progress = execution.resume(learner, recorder, len(inputs))
     with remembered as cache:
-        for number, task in enumerate(inputs):
+        for number in range(done, len(inputs)):
 
             def on_step(progress: Progress, number: int = number) -> None:
                 on_progress((number + progress.step / progress.steps) / len(stream))
 
-            train = task.train
+            execution.between_tasks(learner, recorder, number, progress)
+            train = inputs[number].train
             on_epoch = recorder.before(train, epochs)
             how: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "augment": augment}
+            how |= {"resume": progress, "on_checkpoint": execution.on_checkpoint(recorder)}
             recorder.after(fit_task(learner, train, on_step=on_step, on_epoch=on_epoch, **how))
+            progress = None
             on_progress((number + 1) / len(stream))
+        execution.between_tasks(learner, recorder, len(inputs), None)
         peak = peak_rss()  # with the diagnostics after each task, without those of the whole run
         recorded = recorder.result()
     backbone = backbone_name(spec.method, spec.backbone, stream.input_shape)
@@ -222,9 +300,10 @@ def _run(
         **recorded,
         **({} if cache is None else {"vectors": cache.to_json()}),
         # Diagnostics are not part of the method's time.
-        "seconds": {**seconds, "total": time.perf_counter() - started - sum(seconds["diagnose"])},
-        "peak_rss": peak,
+        "seconds": {**seconds, "total": recorder.elapsed - sum(seconds["diagnose"])},
+        "peak_rss": peak if peak is None else max(peak, recorder.earlier.peak_rss),
         "threads": torch.get_num_threads(),
+        "processes": execution.ranks.count,
         "versions": versions(),
         "machine": machine_text(),
     }
@@ -313,7 +392,7 @@ def _accuracy(logits: Tensor, y: Tensor) -> float:
 class Recorder:
     """Evaluates a learner after every task, and collects what goes into the result."""
 
-    def __init__(self, learner: Learner, stream: Stream, record: Record) -> None:
+    def __init__(self, learner: Learner, stream: Stream, record: Record, started: float | None = None) -> None:
         self.learner, self.stream, self.record = learner, stream, record
         self.evaluation = Evaluation(learner, stream)
         self.initial_size = footprint(learner).total
@@ -329,10 +408,36 @@ class Recorder:
         self.leaks = record.leaky and not learner.traits.needs_task_id and not stream.train_part.text
         self.epoch_accuracies: list[float] = []  # on test, after the epochs of the last task
         self.epoch_seconds = 0.0
+        self.first: tuple[int, int] | None = None
+        self.earlier = Spent()
+        self.started = time.perf_counter() if started is None else started
+        self.task_started: float | None = None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of the run, with those before it was interrupted."""
+        return self.earlier.elapsed + time.perf_counter() - self.started
+
+    def recorded(self) -> Recorded:
+        """Return everything that was recorded so far, for a checkpoint."""
+        values = {name: getattr(self, name) for name in _RECORDED}
+        running = 0.0 if self.task_started is None else time.perf_counter() - self.task_started
+        peak = max(peak_rss() or 0, self.earlier.peak_rss)
+        return Recorded(
+            **values, spent=Spent(elapsed=self.elapsed, trained=self.earlier.trained + running, peak_rss=peak)
+        )
+
+    def restore(self, recorded: Recorded) -> None:
+        """Go on from what was recorded before the run was interrupted."""
+        for name in _RECORDED:
+            setattr(self, name, copy.deepcopy(getattr(recorded, name)))
+        del self.growth[len(self.matrix) :]  # the task that was interrupted declares its growth again
+        self.earlier = recorded.spent
 
     def before(self, task: TaskData, epochs: int) -> Callable[[int], None] | None:
         """Record the growth that the learner declares; returns what to call after every epoch of the last task."""
         self.growth.append(self.learner.growth(task))
+        self.task_started = time.perf_counter()
         last = len(self.growth) == len(self.stream)
         return self._after_epoch if self.leaks and last and epochs > 1 and not self.learner.traits.one_pass else None
 
@@ -353,7 +458,8 @@ class Recorder:
             self.growth[-1] = self.learner.grown
         clock = time.perf_counter()
         class_il, task_il = self.evaluation.accuracies(len(self.matrix) + 1)
-        self.seconds["train"].append(report.seconds - self.epoch_seconds)
+        self.seconds["train"].append(report.seconds + self.earlier.trained - self.epoch_seconds)
+        self.earlier, self.task_started = self.earlier.model_copy(update={"trained": 0.0}), None
         self.seconds["evaluate"].append(time.perf_counter() - clock)
         self.matrix.append(class_il)
         self.task_il_matrix.append(task_il)
@@ -418,7 +524,7 @@ class Recorder:
             "constant_size": learner.traits.constant_size,
             "exemplars": kept.bytes.get("exemplars", 0),
             "parameters": kept.parameters,
-            "capacity_paper": paper_capacity(learner, *self.first),
+            "capacity_paper": paper_capacity(learner, *(self.first or (learner.network_size, learner.seen))),
             "ranks": {"threshold": RANK_THRESHOLD, "tasks": self.ranks} if any(self.ranks) else None,
             "features": {**features, "perplexity": self.features[-1]["perplexity"]} if self.features else None,
             "diagnostics": {"leaky": self._leakage()},

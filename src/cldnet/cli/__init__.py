@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import gc
+import signal
 import sys
+import time
 from typing import Annotated
 
 import typer
@@ -12,9 +14,13 @@ from rich.console import Console
 
 from cldnet.cli import bench, datasets, learn, lessons, models, results, run, serve, tune
 from cldnet.cli.show import printable
+from cldnet.distributed.environment import World
 from cldnet.version import __version__
 
 __all__ = ["app", "main"]
+
+#: Seconds that another rank waits for the first one before it says what is wrong.
+_PATIENCE = 5.0
 
 
 def _show_version(wanted: bool) -> None:
@@ -52,11 +58,14 @@ app.command()(run.streams)
 
 @app.callback()
 def common(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
     ] = False,
 ) -> None:
     """Learn new classes forever: keep no data, never grow, never forget."""
+    if World.from_environment().several and context.invoked_subcommand not in ("run", None):
+        raise ValueError(f"`cldnet {context.invoked_subcommand}` is one process: start it without torchrun.")
 
 
 def main() -> None:
@@ -76,5 +85,11 @@ def main() -> None:
             "There is not enough memory for this method on inputs of this size. Use smaller photos, such as "
             "folder:PATH,size=32, or the exact solver, which needs less than methods with projectors."
         )
+    world = World.from_environment()
+    if world.several and not world.first:
+        # The first rank says what is wrong, and torchrun then ends the others.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(_PATIENCE)
+        said = f"{said} (rank {world.rank})"
     Console(stderr=True).print(printable(f"Error: {said}"), style="red", markup=False, highlight=False, soft_wrap=True)
     sys.exit(2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,11 +17,14 @@ from cldnet.cli.bench import make_folder
 from cldnet.cli.datasets import DataOption
 from cldnet.cli.models import given_options
 from cldnet.cli.show import counting, new_table, outcome_text, progress, result_tables, say
+from cldnet.distributed.environment import World
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cldnet.bench.cell import Cell
+    from cldnet.bench.checkpoint import RunCheckpoint
+    from cldnet.bench.run import Execution, RunSpec
     from cldnet.data.stream import Stream
 
 
@@ -78,9 +83,20 @@ def run_command(
             help="Unlabelled data for a method that uses them: a data set or stream, such as fmnist, or noise."
         ),
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="File to resume from, with the same command, if the run is interrupted. It is removed at the end.",
+        ),
+    ] = None,
 ) -> None:
-    """Run one method on one stream and write one JSON file, or repeat the run of a result file."""
+    """Run one method on one stream and write one JSON file, or repeat the run of a result file.
+
+    Under torchrun, as in `torchrun --nproc_per_node=2 -m cldnet run …`, every batch is split over the processes.
+    """
     from cldnet.bench.cell import Cell, hashes_of, result_text
+    from cldnet.bench.checkpoint import RunCheckpoint
     from cldnet.bench.preset import override, preset
     from cldnet.bench.summary import summarise
     from cldnet.storage import write_atomically
@@ -105,22 +121,40 @@ def run_command(
         "backbone_options": _read_options("--backbone-set", backbone_options or []),
     }
     given = {name: value for name, value in settings.items() if value is not None}
+    world = World.from_environment()
     spec = override(preset(stream, method, seed, threads), given)
     spec.check()
+    spec = _for_ranks(spec, world)
     cell = Cell(stream if validation is None else f"{stream},validation={validation:g}", spec)
-    tasks = _load_stream(cell, data, on_bad)
+    tasks = _load_stream(cell, data, on_bad, world)
     if tasks.online is not None and (epochs, batch_size) != (None, None):
         raise ValueError(
             f"{tasks.name} has one pass, in batches of {tasks.online}: leave --epochs and --batch-size out."
         )
-    say(repr(tasks))
     make_folder(out)
-    result = _run_and_show(cell, tasks, data)
+    file = None if checkpoint is None else RunCheckpoint(checkpoint, writes=world.first)
+    if world.first:
+        say(repr(tasks))
+    result = _run_and_show(cell, tasks, data, file, world)
+    if not world.first:
+        return
     path = out / cell.file(*hashes_of(result))
     write_atomically(path, result_text(result))
+    if file is not None:
+        file.remove(path)
     for table in result_tables(summarise([{**result, "file": path.name}])):
         Console().print(table)
     say(f"Written to {path}")
+
+
+def _for_ranks(spec: RunSpec, world: World) -> RunSpec:
+    """Refuse a method that cannot be split over the ranks, and give each rank its share of the machine's cores."""
+    from cldnet.bench.machine import cores
+
+    if not world.several:
+        return spec
+    spec.check_spreads()
+    return spec if spec.threads is not None else replace(spec, threads=max(1, cores() // world.local_size))
 
 
 def _repeat(file: Path, data: Path | None, stream: str, method: str, on_bad: OnBad, outside: str) -> None:
@@ -138,23 +172,29 @@ def _repeat(file: Path, data: Path | None, stream: str, method: str, on_bad: OnB
         raise ValueError(f"{file} is a result of {own}, not of {method}: leave --method out.")
     if ":" in own and not method:  # a file should not make us import whatever it names
         raise ValueError(f"{file} is a result of {own}, which imports code: add --method {own} to allow that.")
+    world = World.from_environment()
     spec = replace(cell.spec, threads=then.get("threads"), outside=outside or cell.spec.outside)
     spec.check_outside()
+    spec = _for_ranks(spec, world)
     cell = replace(cell, stream=stream or cell.stream, spec=spec)
-    tasks = _load_stream(cell, data, on_bad)
+    tasks = _load_stream(cell, data, on_bad, world)
     names = cell.shown_stream, f"The outside data {spec.outside}"
     hashes = tasks.hash, hash_outside(spec.outside, data)
     for what, today, before in zip(names, hashes, hashes_of(then), strict=True):
         if today != before:
             raise ValueError(f"{what} has changed: its hash is {today}, and {before} in {file}.")
-    say(repr(tasks))
-    now = _run_and_show(cell, tasks, data)
+    if world.first:
+        say(repr(tasks))
+    now = _run_and_show(cell, tasks, data, None, world)
+    if not world.first:
+        return
     if (now["matrix"], now["task_il_matrix"]) == (then["matrix"], then["task_il_matrix"]):
         say(f"The same accuracy matrix as in {file}, bit for bit.")
         return
     say(f"The accuracy matrix is not the same as in {file}.", error=True)
     versions = then["cell"].get("method_version"), now["cell"]["method_version"]
     reasons = {"version of the method": versions}
+    reasons["number of ranks"] = then.get("processes", 1), now["processes"]
     reasons |= {what: (then.get(what), now[what]) for what in ("code", "versions", "machine", "config")}
     for what, (before, today) in reasons.items():
         if before != today:
@@ -162,31 +202,71 @@ def _repeat(file: Path, data: Path | None, stream: str, method: str, on_bad: OnB
     raise typer.Exit(1)
 
 
-def _load_stream(cell: Cell, data: Path | None, on_bad: OnBad) -> Stream:
+def _load_stream(cell: Cell, data: Path | None, on_bad: OnBad, world: World) -> Stream:
     """Read a cell's stream, with progress if that takes long."""
     from cldnet.data.streams import stream_by_name
 
     bad: Literal["skip", "stop"] = "skip" if on_bad is OnBad.skip else "stop"
     try:
-        with counting("reading photos", "files") as tell:
+        with counting("reading photos", "files") if world.first else nullcontext() as tell:
             return stream_by_name(cell.stream, cell.spec.seed, data=data, on_bad=bad, on_progress=tell)
     except KeyboardInterrupt:
         say("\nStopped while reading. Nothing was run.", error=True)
         raise typer.Exit(130) from None
 
 
-def _run_and_show(cell: Cell, tasks: Stream, data: Path | None) -> dict[str, Any]:
-    """Run a cell in this process, and show progress."""
-    from cldnet.bench.cell import run_cell
+def _run_and_show(
+    cell: Cell, tasks: Stream, data: Path | None, checkpoint: RunCheckpoint | None, world: World
+) -> dict[str, Any]:
+    """Run a cell in this process, which may be one of several ranks, and show progress on the first."""
+    from cldnet.bench.run import Execution
 
     try:
-        with progress([cell.title]) as (on_progress, tell):
-            result = run_cell(cell, tasks, lambda share: on_progress(0, share), data)
-            tell(0, outcome_text(result))
+        if not world.several:
+            return _shown(cell, tasks, data, Execution(checkpoint=checkpoint))
+        return _run_on_ranks(cell, tasks, data, checkpoint, world)
     except KeyboardInterrupt:  # said when the bars are gone
-        say("\nStopped. Nothing was finished.", error=True)
+        if world.first:
+            say(f"\nStopped. {_how_to_resume(checkpoint) or 'Nothing was finished.'}", error=True)
         raise typer.Exit(130) from None
+
+
+def _run_on_ranks(
+    cell: Cell, tasks: Stream, data: Path | None, checkpoint: RunCheckpoint | None, world: World
+) -> dict[str, Any]:
+    """Run a cell together with the other ranks; end in one sentence if one of them stops."""
+    from cldnet.bench.cell import run_cell
+    from cldnet.bench.run import Execution
+    from cldnet.distributed.torchrun import RankStopped, joined
+
+    try:
+        with joined(world) as ranks:
+            execution = Execution(ranks, checkpoint)
+            if world.first:
+                return _shown(cell, tasks, data, execution)
+            with warnings.catch_warnings(action="ignore"):  # the first rank shows them
+                return run_cell(cell, tasks, data=data, execution=execution)
+    except RankStopped as error:
+        if error.speaks:
+            advice = _how_to_resume(checkpoint) or "With --checkpoint FILE, the same command would resume it."
+            say(f"{error} {advice}", error=True)
+        raise typer.Exit(1) from None
+
+
+def _shown(cell: Cell, tasks: Stream, data: Path | None, execution: Execution) -> dict[str, Any]:
+    from cldnet.bench.cell import run_cell
+
+    with progress([cell.title]) as (on_progress, tell):
+        result = run_cell(cell, tasks, lambda share: on_progress(0, share), data, execution)
+        tell(0, outcome_text(result))
     return result
+
+
+def _how_to_resume(checkpoint: RunCheckpoint | None) -> str:
+    """The way to go on from a checkpoint, if there is one."""
+    if checkpoint is None or not checkpoint.path.exists():
+        return ""
+    return f"Resume it with the same command: the last checkpoint is {checkpoint.path}."
 
 
 def _read_options(option: str, pairs: Sequence[str]) -> dict[str, Any]:

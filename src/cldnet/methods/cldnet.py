@@ -128,6 +128,7 @@ class CLDNet(Learner):
     config_class = CLDNetConfig
     fixed: ClassVar[tuple[str, ...]] = ("embed_dim", "gamma", "bias", "embed_init")
     running = ("hbo_optimizer", "eae_optimizer")
+    spreads = True
     ranges: ClassVar = {
         "lr": LogUniform(0.5, 100.0),
         "hidden_share": LogUniform(0.001, 0.3),
@@ -227,6 +228,12 @@ class CLDNet(Learner):
         batch = batch.without_zeros()
         if len(batch.x) == 0:
             return self.basis.new_zeros(())
+        with self.ranks.share(batch) as own:
+            (whole,) = self.ranks.total([self.learn(own)])
+        return whole
+
+    def learn(self, batch: Batch) -> Tensor:
+        """Learn from this rank's part of a batch, and return its part of the loss."""
         when, steps = self.config.when, self.config.steps
         x = self.scale(batch.x)
         flow, z = self.forward_pass(x)  # line 7: Z_1, …, Z_L
@@ -243,7 +250,7 @@ class CLDNet(Learner):
         elif isinstance(steps, variants.Together):
             deltas = self.bottleneck_deltas(flow, x, vector)
             bottleneck = [None if delta is None else steps.weight * delta for delta in deltas]
-        loss = self.embedding_loss(z, vector, batch.weight)  # Eq. 8: −log softmax of ⟨Z_L, w_k⟩
+        loss = self.ranks.weigh(self.embedding_loss(z, vector, batch.weight))  # Eq. 8: −log softmax of ⟨Z_L, w_k⟩
         self.step(self.eae_optimizer, self.projection.backward(flow, loss, bottleneck), batch)  # line 10, Eq. 9
         return loss.detach()
 
@@ -360,17 +367,19 @@ class CLDNet(Learner):
                 batch = whole.without_zeros()
                 if len(batch.x) == 0 or len(whole.x) < min(phase.batch_size, len(task)):
                     continue  # HSIC of a few samples left over says little
-                x = self.scale(batch.x)
-                flow, z = self.forward_pass(x)
-                # The embedding layer learns by EAE.
-                deltas = self.bottleneck_deltas(flow, x, self.bind(flow, z, batch.y), hidden_only=True)
-                descend(optimizer, self.projection.gradients(flow, deltas), clip=float("inf"))
+                with self.ranks.share(batch) as own:
+                    x = self.scale(own.x)
+                    flow, z = self.forward_pass(x)
+                    # The embedding layer learns by EAE.
+                    deltas = self.bottleneck_deltas(flow, x, self.bind(flow, z, own.y), hidden_only=True)
+                    gradients = self.ranks.total_gradients(self.projection.gradients(flow, deltas))
+                    descend(optimizer, gradients, clip=float("inf"))
 
     def absorb(self, flow: Flow, progress: float, updates: int) -> None:
         """Let the projectors absorb the layers' inputs (Eq. 6)."""
         if not self.config.last.absorbs:
             flow = Flow(flow.layers[:-1], flow.inputs[:-1], flow.outputs[:-1], projected=flow.projected)
-        self.projection.absorb(flow, self.config.feed, self.config.alpha, progress, updates)
+        self.projection.absorb(flow, self.config.feed, self.config.alpha, progress, updates, self.ranks)
 
     def bottleneck_deltas(
         self, flow: Flow, x: Tensor, vector: Tensor, *, hidden_only: bool = False
@@ -399,9 +408,10 @@ class CLDNet(Learner):
         return deltas
 
     def bottleneck(self, x: Tensor, vector: Tensor, representations: list[Tensor]) -> list[Tensor]:
-        """Derivatives of ``HSIC(Z, X) − β HSIC(Z, Y)`` by some representations."""
-        z = [each.detach() for each in representations]
-        return self.config.dependence.derivatives(x.flatten(1), vector, z, self.config.beta)
+        """Derivatives of ``HSIC(Z, X) − β HSIC(Z, Y)`` by some representations. HSIC is that of the whole batch."""
+        own = (x.flatten(1), vector, *(each.detach() for each in representations))
+        inputs, vectors, *z = self.ranks.gather(*own)
+        return [*self.ranks.own(*self.config.dependence.derivatives(inputs, vectors, z, self.config.beta))]
 
     def embedding_loss(self, z: Tensor, vector: Tensor, weight: Tensor | None) -> Tensor:
         """Negative log-likelihood of the vectors that samples are bound to (Eq. 8)."""
@@ -415,10 +425,10 @@ class CLDNet(Learner):
     def step(self, optimizer: torch.optim.Optimizer, gradients: Mapping[Tensor, Tensor], batch: Batch) -> None:
         """Take a step ``θ_l ← θ_l − λ P_l Δθ_l`` (Eq. 5, 9) along projected gradients of a batch."""
         config = self.config
-        unit = config.rate.unit(config.alpha, len(batch.x)) * (1 - (1 - config.lr_end) * batch.progress)
+        unit = config.rate.unit(config.alpha, self.ranks.length(batch.x)) * (1 - (1 - config.lr_end) * batch.progress)
         fixed = () if config.last.learns else {*self.embedding.parameters()}
         moved = {parameter: gradient for parameter, gradient in gradients.items() if parameter not in fixed}
-        descend(optimizer, moved, config.clip, unit)
+        descend(optimizer, self.ranks.total_gradients(moved), config.clip, unit)
 
     def rates(self) -> list[dict[str, Any]]:
         """The learning rates of the EAE step by layer: smaller the further a layer is from the embedding layer."""
@@ -440,9 +450,10 @@ class CLDNet(Learner):
         if isinstance(self.config.when, variants.TaskEnd):
             for batch in map(Batch.without_zeros, task.batches(self.config.when.batch_size)):
                 if len(batch.x):
-                    with torch.no_grad():
-                        flow, _ = self.forward_pass(self.scale(batch.x))
-                    self.absorb(flow, progress=1.0, updates=batch.steps)  # α as at the end of a task
+                    with self.ranks.share(batch) as own:
+                        with torch.no_grad():
+                            flow, _ = self.forward_pass(self.scale(own.x))
+                        self.absorb(flow, progress=1.0, updates=own.steps)  # α as at the end of a task
         self.turn_back()
         self.projection.rebuild()
         for parameter in self.resting:

@@ -16,3 +16,4 @@ class Finetune(GradientLearner):
     summary = "plain gradient descent: the lower bound"
     traits = Traits(rehearsal_free=True, constant_size=True)
     ranges: ClassVar = {"lr": LEARNING_RATES}
+    spreads = True

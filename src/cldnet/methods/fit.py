@@ -107,7 +107,7 @@ def fit_task(
     with isolated_rng(learner.generator, task.x.device) if draws else nullcontext():
         data = learner.rehearse(task)
         learner.begin_task(task)
-        losses, done = ([], 0) if resume is None else _restore(learner, resume, draws)
+        losses, done = ([], 0) if resume is None else _restore(learner, resume, draws, len(data))
         for epoch in range(len(losses), epochs):
             if resume is None or epoch > resume.epoch:
                 order, total = torch.randperm(len(data), generator=learner.generator), torch.zeros(())
@@ -119,6 +119,8 @@ def fit_task(
                 if number < done:
                     continue
                 batch = plain if augment is None else plain.augmented(augment, learner.generator)
+                if draws:
+                    learner.ranks.reseed()
                 total = total + learner.observe(batch)
                 if on_step is not None:
                     on_step(Progress(batch.step + 1, batch.steps))
@@ -138,11 +140,13 @@ def _checkpoint(learner: Learner, order: Tensor, losses: list[float], total: Ten
     return TaskCheckpoint(state, running_state(learner), order, rng_state, means, total.cpu(), len(losses), batches)
 
 
-def _restore(learner: Learner, checkpoint: TaskCheckpoint, draws: bool) -> tuple[list[float], int]:
+def _restore(learner: Learner, checkpoint: TaskCheckpoint, draws: bool, samples: int) -> tuple[list[float], int]:
     """Load a checkpoint into a learner whose task has begun; return finished epochs' losses and the current one's batches."""
     try:
         if not torch.equal(checkpoint.state["counters"], learner.counters.cpu()):  # they change between tasks only
             raise ValueError("it has another number of tasks or classes")
+        if len(checkpoint.order) != samples:
+            raise ValueError("it has another number of samples")
         learner.load_state_dict(learner.upgraded(checkpoint.state), strict=True)
         load_running(learner, checkpoint.running)
         if draws:

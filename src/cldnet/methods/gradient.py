@@ -75,14 +75,20 @@ class GradientLearner(Learner, ABC):
         return weighted_cross_entropy(self.score(self.scale(batch.x))[:, : self.seen], batch.y, batch.weight)
 
     def observe(self, batch: Batch) -> Tensor:
-        loss = self.loss(batch)
-        self.descend(loss)
-        return loss.detach()
+        with self.ranks.share(batch) as own:
+            loss = self.ranks.weigh(self.loss(own))
+            self.descend(loss)
+            (whole,) = self.ranks.total([loss.detach()])
+        return whole
 
     def descend(self, loss: Tensor) -> None:
         """Take one step along the clipped gradient of a loss."""
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        moved = [parameter for parameter in self.parameters() if parameter.grad is not None]
+        own = [parameter.grad for parameter in moved if parameter.grad is not None]
+        for parameter, gradient in zip(moved, self.ranks.total(own), strict=True):
+            parameter.grad = gradient
         clip_gradients(self.parameters(), self.config.clip)
         self.optimizer.step()
 

@@ -19,6 +19,7 @@ from cldnet.data.arrays import Batch as Batch
 from cldnet.data.arrays import TaskData as TaskData
 from cldnet.device import generator
 from cldnet.methods.config import Range
+from cldnet.methods.parts.ranks import ALONE, Ranks
 from cldnet.nets.features import InputScale, NoScaling
 from cldnet.nets.frozen import FrozenNet, count_weights
 
@@ -102,6 +103,10 @@ class Learner(nn.Module, ABC):
     default_backbone: ClassVar[str] = "auto"
     #: Whether the method works on a fixed feature map instead of training its backbone.
     takes_maps: ClassVar[bool] = False
+    #: Whether its batches can be split over several processes: whether `observe` asks ``ranks`` for what is the whole batch's.
+    spreads: ClassVar[bool] = False
+    #: The processes that learn each batch together.
+    ranks: Ranks = ALONE
     #: Smallest batch size that makes sense.
     min_batch: ClassVar[int] = 1
     #: Attributes that exist during a task only; a checkpoint contains them, see `cldnet.methods.fit`.

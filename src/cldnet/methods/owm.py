@@ -57,6 +57,7 @@ class ProjectedLearner(GradientLearner, ABC):
 
     traits = Traits(rehearsal_free=True, constant_size=True)
     kinds: ClassVar = {**GradientLearner.kinds, "projection": "projectors"}
+    spreads = True
     config: ProjectedConfig
 
     def __init__(self, net: nn.Module, setting: Setting, config: ProjectedConfig) -> None:
@@ -82,12 +83,15 @@ class ProjectedLearner(GradientLearner, ABC):
         batch = batch.without_zeros()
         if len(batch.x) == 0:
             return self.head.weight.new_zeros(())
-        with self.projection.hooks.watch() as flow:
-            loss = self.loss(batch)
-        # P ← P − P r rᵀ P / (α + rᵀ P r), then W ← W − λ ∇W P
-        self.projection.absorb(flow, self.config.feed, self.alpha, batch.progress, batch.steps)
-        descend(self.optimizer, self.projection.backward(flow, loss), self.config.clip)
-        return loss.detach()
+        with self.ranks.share(batch) as own:
+            with self.projection.hooks.watch() as flow:
+                loss = self.ranks.weigh(self.loss(own))
+            # P ← P − P r rᵀ P / (α + rᵀ P r), then W ← W − λ ∇W P
+            self.projection.absorb(flow, self.config.feed, self.alpha, own.progress, own.steps, self.ranks)
+            gradients = self.ranks.total_gradients(self.projection.backward(flow, loss))
+            descend(self.optimizer, gradients, self.config.clip)
+            (whole,) = self.ranks.total([loss.detach()])
+        return whole
 
     def finish(self, task: TaskData) -> None:
         """Rebuild the projectors from their sums."""

@@ -61,10 +61,6 @@ class Layer:
         # A module with a shared weight but its own bias does not use the owner's bias.
         return F.pad(rows, (0, 1), value=float(self.module.bias is self.owner.bias))
 
-    def mean_rows(self, x: Tensor, every: int = 1) -> Tensor:
-        """Rows of the batch's mean input: one for a linear layer, one per position for a convolution."""
-        return self.rows(x.mean(0, keepdim=True), every)
-
     def deltas(self, delta: Tensor) -> Tensor:
         """The derivative by the layer's output as rows ``(groups, rows, outputs)``."""
         if isinstance(self.module, nn.Linear):

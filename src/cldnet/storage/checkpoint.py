@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +62,9 @@ class SessionCheckpoint:
                 "it if you do not need that session, or name another file."
             )
         with describe_error(self.path, "checkpoint", "delete it, and begin again"):
-            state, running = (
-                {key.removeprefix(part): tensor for key, tensor in tensors.items() if key.startswith(part)}
-                for part in ("state/", "running/")
-            )
-            order, rng_state, losses, total = (tensors[key] for key in _TENSORS)
-            progress = TaskCheckpoint(
-                state, running, order, rng_state, losses, total, manifest["epoch"], manifest["batches"]
-            )
-            if len(tensors) > len(state) + len(running) + len(_TENSORS):
-                raise ValueError("it has tensors that no checkpoint has")
-            _check(progress, samples)
+            progress = task_from_file(tensors, manifest)
+            if len(progress.order) != samples:
+                raise ValueError("its order of samples is invalid")
         return progress
 
     def _read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -91,38 +83,62 @@ class SessionCheckpoint:
             return
         now = progress()
         try:
-            _check(now, len(now.order))
+            tensors, counts = task_to_file(now)
         except ValueError:  # it has diverged, as the end of the session will report: keep the last valid checkpoint
             return
-        tensors = {f"{part}/{key}": each for part in ("state", "running") for key, each in getattr(now, part).items()}
         manifest = {"kind": _KIND, "version": __version__, "call": self._session, "seed": self._seed}
-        counts = {"epoch": now.epoch, "batches": now.batches}
-        store.write(
-            self.path, tensors | {key: getattr(now, field) for key, field in _TENSORS.items()}, manifest | counts
-        )
+        store.write(self.path, tensors, manifest | counts)
         self._written = time.monotonic()
 
     def remove(self, saved: str | os.PathLike[str]) -> None:
         """Remove the file after its session was learned and saved, unless the model was saved in its place."""
-        try:
-            if not (self.path.exists() and self.path.samefile(saved)):
-                self.path.unlink(missing_ok=True)
-            store.sweep(self.path)  # temporary files of killed writers may contain the session's inputs, too
-        except OSError as error:
-            _log.warning(
-                "The session is learned and saved, but its checkpoint %s could not be removed (%s): delete it.",
-                self.path,
-                error.strerror or error,
-            )
+        remove_checkpoint(self.path, saved, "session is learned")
 
 
-def _check(progress: TaskCheckpoint, samples: int) -> None:
+def task_to_file(progress: TaskCheckpoint) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Turn a task that is partly learned into tensors and counts for a file; raise a ValueError if it has diverged."""
+    _check(progress)
+    tensors = {f"{part}/{key}": each for part in ("state", "running") for key, each in getattr(progress, part).items()}
+    tensors |= {key: getattr(progress, field) for key, field in _TENSORS.items()}
+    return tensors, {"epoch": progress.epoch, "batches": progress.batches}
+
+
+def task_from_file(tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> TaskCheckpoint:
+    """Validate a file's tensors and manifest, and make a task that is partly learned."""
+    state, running = (
+        {key.removeprefix(part): tensor for key, tensor in tensors.items() if key.startswith(part)}
+        for part in ("state/", "running/")
+    )
+    order, rng_state, losses, total = (tensors[key] for key in _TENSORS)
+    progress = TaskCheckpoint(state, running, order, rng_state, losses, total, manifest["epoch"], manifest["batches"])
+    if len(tensors) > len(state) + len(running) + len(_TENSORS):
+        raise ValueError("it has tensors that no checkpoint has")
+    _check(progress)
+    return progress
+
+
+def remove_checkpoint(path: Path, saved: str | os.PathLike[str], done: str) -> None:
+    """Remove a checkpoint after what it belongs to was ``done`` and saved, unless that was saved in its place."""
+    try:
+        if not (path.exists() and path.samefile(saved)):
+            path.unlink(missing_ok=True)
+        store.sweep(path)  # temporary files of killed writers may contain the session's inputs, too
+    except OSError as error:
+        _log.warning(
+            "The %s and saved, but its checkpoint %s could not be removed (%s): delete it.",
+            done,
+            path,
+            error.strerror or error,
+        )
+
+
+def _check(progress: TaskCheckpoint) -> None:
     """Refuse what no session can contain; whether its state fits the learner shows when the task has begun."""
     order, losses = progress.order, progress.losses
     if not all(type(count) is int and count >= least for count, least in ((progress.epoch, 0), (progress.batches, 1))):
         raise ValueError(f"it has {progress.epoch!r:.80} epochs and {progress.batches!r:.80} batches")
     ordered = order.dtype == torch.int64 and order.ndim == 1 and torch.equal(order.sort()[0], torch.arange(len(order)))
-    if not ordered or len(order) != samples:
+    if not ordered:
         raise ValueError("its order of samples is invalid")
     if (losses.dtype, tuple(losses.shape)) != (torch.float64, (progress.epoch,)) or progress.total.shape != ():
         raise ValueError(f"it does not have one loss for each of its {progress.epoch} epochs")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cldnet.math import projector
 from cldnet.methods.parts.alpha import Alpha, Place
+from cldnet.methods.parts.ranks import ALONE, Ranks
 from cldnet.nets.hooks import Flow, Layer, LayerHooks
 
 #: By how many eps subtracting ``UᵀU`` rounds a projector (5 were measured).
@@ -141,21 +142,24 @@ class LayerProjector(nn.Module):
 
 
 class Feed(Protocol):
-    """What of a layer's input its projector absorbs."""
+    """What of a layer's input its projector absorbs: that of the whole batch, of which ``x`` may be one rank's part."""
 
-    def __call__(self, layer: Layer, x: Tensor) -> Tensor:
+    def __call__(self, layer: Layer, x: Tensor, ranks: Ranks = ALONE) -> Tensor:
         """Return rows ``(groups, rows, width)``."""
 
     def combine(self, rows: Tensor) -> Tensor:
-        """Return the same from a row per sample, for linear layers. It is linear in the rows, so that it can follow ``P``."""
+        """Return the same from a row per sample of the whole batch, for linear layers.
+
+        It is linear in the rows, so that it can follow ``P``.
+        """
 
 
 @dataclass(frozen=True)
 class BatchMean:
     """The batch's mean input, one row per batch (for a convolution, the patches of the mean map), as OWM does."""
 
-    def __call__(self, layer: Layer, x: Tensor) -> Tensor:
-        return layer.mean_rows(x)
+    def __call__(self, layer: Layer, x: Tensor, ranks: Ranks = ALONE) -> Tensor:
+        return layer.rows(ranks.mean(x))
 
     def combine(self, rows: Tensor) -> Tensor:
         return rows.mean(1, keepdim=True)
@@ -168,8 +172,8 @@ class EverySecondPatch:
     It slides over the mean map in steps of 2 although the convolution has steps of 1: a quarter of the rows.
     """
 
-    def __call__(self, layer: Layer, x: Tensor) -> Tensor:
-        return layer.mean_rows(x, every=2)
+    def __call__(self, layer: Layer, x: Tensor, ranks: Ranks = ALONE) -> Tensor:
+        return layer.rows(ranks.mean(x), every=2)
 
     def combine(self, rows: Tensor) -> Tensor:
         return rows.mean(1, keepdim=True)
@@ -179,8 +183,9 @@ class EverySecondPatch:
 class EverySample:
     """Every sample's input, one row each. It fills the space much faster than means do."""
 
-    def __call__(self, layer: Layer, x: Tensor) -> Tensor:
-        return layer.rows(x)
+    def __call__(self, layer: Layer, x: Tensor, ranks: Ranks = ALONE) -> Tensor:
+        (whole,) = ranks.gather(x)
+        return layer.rows(whole)
 
     def combine(self, rows: Tensor) -> Tensor:
         return rows
@@ -193,8 +198,12 @@ class EveryVector:
     A map has hundreds of patches, so those of every sample would cost more than the rest of a step.
     """
 
-    def __call__(self, layer: Layer, x: Tensor) -> Tensor:
-        return layer.mean_rows(x) * len(x) ** 0.5 if layer.convolution else layer.rows(x)
+    def __call__(self, layer: Layer, x: Tensor, ranks: Ranks = ALONE) -> Tensor:
+        if layer.convolution:
+            root: float = ranks.length(x) ** 0.5
+            return layer.rows(ranks.mean(x)) * root
+        (whole,) = ranks.gather(x)
+        return layer.rows(whole)
 
     def combine(self, rows: Tensor) -> Tensor:
         return rows
@@ -242,31 +251,34 @@ class Projection(nn.Module):
         return projection
 
     @torch.no_grad()
-    def absorb(self, flow: Flow, feed: Feed, alpha: Alpha, progress: float, updates: int) -> None:
-        """Let every layer's projector absorb the layer's inputs (Eq. 6)."""
+    def absorb(self, flow: Flow, feed: Feed, alpha: Alpha, progress: float, updates: int, ranks: Ranks = ALONE) -> None:
+        """Let every layer's projector absorb the layer's inputs (Eq. 6), those of all ranks: each has the same projectors."""
         flow.projected.clear()
         for call, (layer, x) in enumerate(zip(flow.layers, flow.inputs, strict=True)):
             own, rule = self.layers[self._index[layer.name]], alpha.of_layer(self.places[layer.name])
-            if self._projects_samples(flow, call):
+            if self._projects_samples(flow, call, ranks):
                 # The product that projects the inputs also gives what their projector absorbs.
                 rows = layer.rows(x)
-                before, taken = own.project(rows), feed.combine(rows)
+                before = own.project(rows)
+                whole, whole_before = ranks.gather(rows, before, dim=1)
+                taken = feed.combine(whole)
                 strength = _positive(rule(taken, progress, updates))
-                after = own.absorb(taken, strength, feed.combine(before))
-                if after is not None and taken is not rows:
-                    after = torch.baddbmm(before, before @ taken.mT, after, alpha=-1 / strength)
-                if after is not None:
-                    flow.projected[call] = after
+                after = own.absorb(taken, strength, feed.combine(whole_before))
+                if after is not None and taken is whole:
+                    (flow.projected[call],) = ranks.own(after, dim=1)
+                elif after is not None:
+                    flow.projected[call] = torch.baddbmm(before, before @ taken.mT, after, alpha=-1 / strength)
             else:
-                rows = feed(layer, x)
+                rows = feed(layer, x, ranks)
                 own.absorb(rows, _positive(rule(rows, progress, updates)))
 
-    def _projects_samples(self, flow: Flow, call: int) -> bool:
+    def _projects_samples(self, flow: Flow, call: int, ranks: Ranks) -> bool:
         """Whether `_projected` will project a row per sample, and no other call changes the projector before that."""
         layer, x = flow.layers[call], flow.inputs[call]
         learns = flow.outputs[call].requires_grad and layer.owner.weight.requires_grad
         single = sum(other.name == layer.name for other in flow.layers) == 1
-        return not layer.convolution and x.ndim == 2 and len(x) < layer.outputs and learns and single
+        fewer = ranks.length(x) < layer.outputs  # of the whole batch: all ranks decide alike
+        return not layer.convolution and x.ndim == 2 and fewer and learns and single
 
     def backward(self, flow: Flow, loss: Tensor, extra: Sequence[Tensor | None] | None = None) -> dict[Tensor, Tensor]:
         """Projected gradients of a loss, and plain ones of free parameters.
