@@ -258,3 +258,14 @@ def test_an_accumulator_is_what_a_model_adds_to(features: RandomReLU) -> None:
         opened = clf._session.opened()  # type: ignore[union-attr]
         assert isinstance(opened.sums, Accumulator)
         assert opened.sums.rows == 400
+
+
+def test_weights_above_one_are_noted_for_private_sums(features: RandomReLU) -> None:
+    light, heavy = np.full(len(X), 0.5), np.full(len(X), 2.0)
+    assert Statistics.accumulator(features).add(X, Y, light).statistics().bounded
+    sums = Statistics.accumulator(features).add(X[:9], Y[:9], heavy[:9]).add(X[9:], Y[9:])
+    assert not sums.statistics().bounded
+    clf = CLDNetClassifier(backbone=features)
+    with clf.session(stream=True):
+        clf.partial_fit(X, Y, sample_weight=heavy)
+    assert not clf.statistics().bounded

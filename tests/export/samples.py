@@ -8,13 +8,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.datasets import load_sample_images
 from torch import nn
 
 from cldnet import CLDNetClassifier
 from cldnet.device import generator
-from cldnet.nets import CNN, ExpandedNet, Linear, RandomFourier, RandomReLU, WhitenedPatches
+from cldnet.nets import CNN, Clipped, ExpandedNet, Linear, RandomFourier, RandomReLU, WhitenedPatches
 
 LABELS = ("china", "flower", "negative china", "negative flower")
 
@@ -45,6 +46,13 @@ def taught(kind: str) -> tuple[CLDNetClassifier, NDArray[Any]]:
     return copy.deepcopy(clf), inputs
 
 
+def _clipped() -> Clipped:
+    """A clipped map, fitted on some of the rows."""
+    made = RandomReLU((6,), features=60, seed=0)
+    made.fit(torch.from_numpy(rows()[0][::2]))
+    return Clipped(made, norm=300)
+
+
 @cache
 def _taught(kind: str) -> tuple[CLDNetClassifier, NDArray[Any]]:
     x, y = pieces(80, 32)
@@ -52,6 +60,7 @@ def _taught(kind: str) -> tuple[CLDNetClassifier, NDArray[Any]]:
     made: dict[str, Callable[[], tuple[CLDNetClassifier, NDArray[Any], NDArray[Any]]]] = {
         "relu": lambda: (CLDNetClassifier(backbone=RandomReLU((3, 32, 32), features=60, seed=0)), x, y),
         "fourier": lambda: (CLDNetClassifier(backbone=RandomFourier((6,), features=60, seed=0)), *rows()),
+        "clipped": lambda: (CLDNetClassifier(backbone=_clipped()), *rows()),
         "linear": lambda: (CLDNetClassifier(backbone=Linear((6,))), *rows()),
         "tails": lambda: (
             CLDNetClassifier(backbone=RandomFourier((6,), features=60, seed=0, tails=True)),
@@ -91,6 +100,7 @@ def _taught(kind: str) -> tuple[CLDNetClassifier, NDArray[Any]]:
 KINDS = (
     "relu",
     "fourier",
+    "clipped",
     "linear",
     "tails",
     "patches",

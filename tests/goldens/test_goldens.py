@@ -439,12 +439,13 @@ def test_public_names_and_their_signatures_are_the_same() -> None:
         now["all"].remove(name)
         del now[name]
     estimator = now["CLDNetClassifier"]
-    for name in ("check_inputs", "lesson", "refresh", "rename_class", "undo"):
+    for name in ("check_inputs", "lesson", "private_statistics", "refresh", "rename_class", "undo"):
         del estimator[name]
     for name in ("lessons_", "model_"):
         estimator["properties"].remove(name)
     estimator[""].remove(["keep_lessons", "KEYWORD_ONLY", "0"])
     now["Statistics"][""].remove(["history", "POSITIONAL_OR_KEYWORD", "an object"])
+    now["Statistics"][""].remove(["bounded", "POSITIONAL_OR_KEYWORD", "True"])
     assert differences({**then, "imports": []}, {**now, "imports": []}, exact=True) == []
 
 

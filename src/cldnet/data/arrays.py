@@ -321,6 +321,11 @@ class Samples:
             counts[label] += 1
         return counts
 
+    @property
+    def at_most_once(self) -> bool:
+        """Whether no sample counts as more than one."""
+        return self.weight is None or bool((self.weight <= 1).all())
+
     def copied(self) -> Samples:
         """Copy the inputs and labels, to keep them beyond the call."""
         return replace(self, x=self.x.clone(), y=self.y.copy())

@@ -63,6 +63,8 @@ class Accumulator:
         self.receipts = receipts
         #: Number of samples added, by label; those of weight 0 do not count.
         self.counts: Counter[Any] = Counter()
+        #: Whether no sample counts as more than one, which private sums need.
+        self.bounded = True
         #: Whether memory was reserved for more classes.
         self.grew = False
         self._room = room or _doubled
@@ -104,6 +106,7 @@ class Accumulator:
         receipts = None if self.receipts is None else self.receipts.learned(samples, digests)
         self._complete = False  # until all of the following has happened
         self._sum(samples)
+        self.bounded = self.bounded and samples.at_most_once
         self.labels.count_samples(samples.y, samples.weight)
         self.lesson.add(samples, digests)
         self.counts.update(samples.counts())
@@ -159,6 +162,7 @@ class Accumulator:
             {key: tensor.detach().cpu() for key, tensor in tensors.items()},
             lessons=learned,
             history=lesson.noted(History(), "learned", self.counts),
+            bounded=self.bounded,
         )
 
 

@@ -693,6 +693,58 @@ class CLDNetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._first = None  # they belong to the map as it is
         return copy.deepcopy(self._fitted().statistics)
 
+    def private_statistics(
+        self, epsilon: float, delta: float, *, classes: Iterable[Any] | None = None, random_state: int | None = None
+    ) -> Statistics:
+        """The sums with noise that hides whether any one sample was learned: (ε, δ)-differential privacy.
+
+        Guaranteed: whatever is done with the result, it is at most ``exp(epsilon)`` times as probable, plus ``delta``, with
+        any one sample as without it. The feature map has to be a `cldnet.nets.Clipped` one that was fitted on public data.
+
+        Not guaranteed: the model itself, its file, its other methods and the map are not private; only what this returns
+        is, and models made of that alone. The labels are released as they are, or those of ``classes``. Each call spends
+        ``epsilon`` and ``delta`` again, and those of several calls add up. A person with several samples is hidden less
+        well. See docs/privacy.md.
+
+        Only for the exact solver with ``gram="full"`` and weights up to 1. Needs dp-accounting, the extra ``privacy``.
+
+        Parameters
+        ----------
+        epsilon, delta : float
+            How much one sample may show; 1 is strong, above 10 hardly protects. ``delta`` should be far below one divided
+            by the number of samples.
+        classes : iterable, optional
+            The public list of all labels, if the set of labels that were learned should not be released: a class without
+            samples gets noise alone. By default the labels learned.
+        random_state : int, optional
+            Seed of the noise, for experiments only: whoever knows or guesses it can remove the noise, so nothing is guaranteed.
+            By default the noise comes from the operating system's random bytes.
+
+        Returns
+        -------
+        Statistics
+            To be saved, added up, and merged into a model without samples over the same map.
+
+        Examples
+        --------
+        >>> from cldnet.nets import Clipped, RandomReLU
+        >>> rng, public = np.random.default_rng(0), RandomReLU((2,), features=16, seed=0)
+        >>> public.fit(torch.from_numpy(rng.uniform(-1, 6, size=(500, 2))))
+        >>> clipped = Clipped(public, norm=300)
+        >>> y = np.repeat(["cat", "dog"], 5000)
+        >>> X = np.where(y == "cat", 0.0, 5.0)[:, None] + rng.normal(size=(10_000, 2))
+        >>> released = CLDNetClassifier(backbone=clipped).partial_fit(X, y).private_statistics(1.0, 1e-6)
+        >>> CLDNetClassifier(backbone=clipped).merge([released]).predict([[0.0, 0.0], [5.0, 5.0]])
+        array(['cat', 'dog'], dtype='<U3')
+        """
+        from cldnet.estimator.private import private_statistics  # noqa: PLC0415  (few need it)
+
+        self._check_no_session("private_statistics")
+        named = None if classes is None else _as_list(classes)
+        model, self._first = self._fitted(), None
+        with self._computing():
+            return private_statistics(model, epsilon, delta, named, random_state)
+
     def footprint(self) -> Footprint:
         """Bytes by kind of everything that the model keeps."""
         return self._fitted().footprint

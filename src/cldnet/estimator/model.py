@@ -37,7 +37,7 @@ from cldnet.estimator.lessons import (
     write_history,
     write_lessons,
 )
-from cldnet.estimator.statistics import Statistics, merged_inputs
+from cldnet.estimator.statistics import Statistics, merged_inputs, read_bounded, write_bounded
 from cldnet.math.basis import largest_cosine, reachable_gamma
 from cldnet.math.calibration import Calibration, known_probability
 from cldnet.math.symmetric import in_block_rows
@@ -340,6 +340,7 @@ class Model:
     receipts: Receipts | None = None  # if the model was asked to keep them
     history: History = History()
     kept: tuple[KeptSums, ...] = ()  # sums of the last lessons, if the model was asked to keep them
+    bounded: bool = True  # whether no sample weighs more than 1 and no noise moved one
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         renamed = {"structure": "parameters", "borrowed": "merged_map_labels"}  # in pickles of version 0.1
@@ -441,7 +442,8 @@ class Model:
             digests = sample_digests(samples)
             lesson.add(samples, digests)
             receipts = None if receipts is None else receipts.learned(samples, digests)
-        work = replace(self, session=session, receipts=receipts)._noted(lesson, samples.counts(), before)
+        work = replace(self, session=session, receipts=receipts, bounded=self.bounded and samples.at_most_once)
+        work = work._noted(lesson, samples.counts(), before)
         return work.with_size(asked=grows), report
 
     def accumulator(self, lesson: Lesson) -> Accumulator:
@@ -459,7 +461,9 @@ class Model:
         sums.check_complete()
         self.learner.end_task(TaskData(torch.empty(0), torch.empty(0)))
         self.check_finite()
-        work = replace(self, receipts=sums.receipts)._noted(sums.lesson, sums.counts, before)
+        work = replace(self, receipts=sums.receipts, bounded=self.bounded and sums.bounded)._noted(
+            sums.lesson, sums.counts, before
+        )
         return work.with_size(asked=sums.grew)
 
     def _noted(self, lesson: Lesson, counts: Mapping[Any, int], before: Mapping[str, Tensor] | None) -> Model:
@@ -555,7 +559,8 @@ class Model:
         self.labels.count_samples(samples.y, samples.weight, sign=-1)
         lessons = lesson.forgotten(self.lessons, self.history)
         history = lesson.noted(self.history, "forgot", samples.counts())
-        work = replace(self, receipts=receipts, lessons=lessons, history=history, kept=())
+        bounded = self.bounded and samples.at_most_once
+        work = replace(self, receipts=receipts, lessons=lessons, history=history, kept=(), bounded=bounded)
         return work._without_empty(dict(zip(samples.y.tolist(), numbers.tolist(), strict=True)))
 
     def _without_empty(self, rows: Mapping[Any, int]) -> Model:
@@ -699,7 +704,7 @@ class Model:
             noise = torch.randn(self.exact.class_width, generator=source, dtype=torch.float64) * deviation
             self.exact.move(row, noise.to(self.device))
         self.check_finite()
-        return replace(self, kept=())
+        return replace(self, kept=(), bounded=False)
 
     def merge(self, other: Statistics, allow_duplicates: bool = False) -> Model:
         """Add sums that were made over the same map, or say why they cannot be added."""
@@ -724,6 +729,7 @@ class Model:
             merged_map_labels=self.merged_map_labels | other.fitted_on,
             receipts=None if self.receipts is None else self.receipts.merged(other.receipts),
             lessons=self.lessons.merged(other.lessons),
+            bounded=self.bounded and other.bounded,
         )
         return work._with_history(history).with_size(asked=grows)
 
@@ -738,7 +744,7 @@ class Model:
         sums, live = self.exact.sums(), torch.from_numpy(np.sort(self.labels.columns)).to(self.device)
         sums |= {name: sums[name][live] for name in ("class_sums", "class_weights")}
         tensors = {name: tensor.detach().cpu() for name, tensor in sums.items()}
-        known = self.map_labels, self.lessons, self.receipts, self.history
+        known = self.map_labels, self.lessons, self.receipts, self.history, self.bounded
         return Statistics(self.map_id, self.parameters.gram, self.inputs, table, tensors, *known)
 
     @property
@@ -868,6 +874,7 @@ def save_model(model: Model, path: str | os.PathLike[str], parameters: Mapping[s
         "map": None,
         "integers": [],
         **left_out,
+        **write_bounded(model.bounded),
         "kept": [],
     }
     tensors["history"] = write_history(model.history)
@@ -954,6 +961,7 @@ class SavedModel:
             "receipts": receipts,
             "history": history,
             "kept": kept,
+            "bounded": read_bounded(manifest),
         }
         fitted = manifest["fitted_map"]
         return cls(parameters, description, state, solution, mark, inputs, stream["tasks"], fitted, known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,8 @@ class Statistics:
         Records of the lessons, as the model had them.
     receipts : Receipts or None
         A salted digest of each sample, if the model was asked to keep them.
+    bounded : bool
+        Whether no sample weighs more than 1 and no noise moved one, so that the map's bounds hold for what each adds.
 
     Examples
     --------
@@ -79,6 +82,7 @@ class Statistics:
     lessons: Lessons = Lessons()
     receipts: Receipts | None = None
     history: History = History()
+    bounded: bool = True
 
     def __getstate__(self) -> dict[str, Any]:
         # Arrays, since pickle (protocol 5) can send these without a copy, and tensors only with one.
@@ -183,7 +187,7 @@ class Statistics:
         self.tensors, self.labels, self.inputs, self.fitted_on = tensors, labels, inputs, fitted_on
         counts = {label: count for label, count in other.labels.counts.items() if count}
         self.lessons, self.receipts = self.lessons.merged(other.lessons), receipts
-        self.history = self.history.merged(other.history, counts)
+        self.history, self.bounded = self.history.merged(other.history, counts), self.bounded and other.bounded
         return self
 
     def __iadd__(self, other: Statistics) -> Statistics:
@@ -206,6 +210,7 @@ class Statistics:
             "inputs": self.inputs.to_json(),
             "labels": self.labels.to_json(),
             "fitted_on": sorted(self.fitted_on),
+            **write_bounded(self.bounded),
         }
         tensors, described = write_lessons(self.lessons, self.receipts, self.labels)
         tensors["history"] = write_history(self.history)
@@ -229,7 +234,8 @@ class Statistics:
         inputs, fitted_on = Inputs.from_json(manifest["inputs"]), read_labels(manifest["fitted_on"], labels)
         lessons, receipts, sums = read_lessons(tensors, manifest, labels)
         history, sums = read_history(sums, labels), upgraded(sums)
-        stats = cls(map_id, gram, inputs, labels, sums, fitted_on, lessons, receipts, history)
+        bounded = read_bounded(manifest)
+        stats = cls(map_id, gram, inputs, labels, sums, fitted_on, lessons, receipts, history, bounded)
         count, width = len(labels), stats.width
         if width > max(tensor.numel() for tensor in sums.values()):
             raise ValueError(f"{width} features have more second moments than it has")  # and take hours to count
@@ -255,6 +261,19 @@ def _as_tensor(values: NDArray[Any] | Tensor) -> Tensor:
         return values
     tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
     return tensor if tensor.numel() else tensor.new_empty(tensor.shape)  # without samples its strides are zero
+
+
+def write_bounded(bounded: bool) -> dict[str, bool]:
+    """The entry of a manifest that only files of sums with larger weights or with noise have."""
+    return {} if bounded else {"bounded": False}
+
+
+def read_bounded(manifest: Mapping[str, Any]) -> bool:
+    """Read what `write_bounded` wrote, as untrusted input. Older files do not have it, nor maps that need it."""
+    bounded = manifest.get("bounded", True)
+    if not isinstance(bounded, bool):
+        raise ValueError(f"bounded={bounded!r:.80} should be true or false")
+    return bounded
 
 
 def merged_inputs(first: Inputs, second: Inputs) -> Inputs:

@@ -23,6 +23,7 @@ from cldnet.estimator.model import Model
 from cldnet.methods.cldnet import CLDNet, class_scores, vectors_by_class
 from cldnet.methods.exact import Exact
 from cldnet.nets import (
+    Clipped,
     Expanded,
     FeatureMap,
     FrozenNet,
@@ -126,6 +127,8 @@ def traceable_map(features: FeatureMap) -> nn.Module:
     if type(features) is RandomReLU and features.net is not None:
         return _Unrounded(features)
     if is_described(features):
+        if isinstance(features, Clipped):
+            return _Shortened(traceable_map(features.features), features.norm)
         if isinstance(features, RandomReLU | RandomFourier):
             return _RandomFeatures(features)
         if isinstance(features, Linear):
@@ -260,6 +263,19 @@ class _Patches(nn.Module):
         pooled = torch.cat(list(sums.values()), dim=3).flatten(1)
         scaled = (pooled - made.mean) * (FEATURE_LIMIT / CLIP_STDS / made.spread)
         return with_constant(scaled.clamp(-FEATURE_LIMIT, FEATURE_LIMIT).double())
+
+
+class _Shortened(nn.Module):
+    """Features, scaled down to a length where they are longer; none are 0, since one of them is constant."""
+
+    def __init__(self, features: nn.Module, norm: float) -> None:
+        super().__init__()
+        self.features, self.norm = features, norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.features(x)
+        length = features.double().square().sum(1, keepdim=True).sqrt()
+        return features * (self.norm / length).clamp(max=1)
 
 
 def trace(model: Model) -> torch.export.ExportedProgram:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from cldnet.device import generator
+from cldnet.nets.clipped import Clipped
 from cldnet.nets.features import Described, FeatureMap, Linear, RandomFourier, RandomReLU
 from cldnet.nets.fingerprint import evaluating
 from cldnet.nets.frozen import EFFICIENT, Expanded, ExpandedNet, FrozenNet, described_options
@@ -29,6 +30,7 @@ __all__ = [
     "MLP",
     "PRETRAINED",
     "TEXT",
+    "Clipped",
     "Described",
     "Expanded",
     "ExpandedNet",
@@ -72,7 +74,8 @@ BACKBONES: Mapping[str, str] = {
 FEATURE_MAPS: Mapping[str, type[Any]] = {
     made.kind: made for made in (RandomReLU, RandomFourier, Linear, Hashed, WhitenedPatches, ExpandedNet, Expanded)
 }
-_DESCRIBED: Mapping[str, type[Any]] = {**FEATURE_MAPS, FrozenNet.kind: FrozenNet}
+_NETS: Mapping[str, type[Any]] = {**FEATURE_MAPS, FrozenNet.kind: FrozenNet}
+_DESCRIBED: Mapping[str, type[Any]] = {**_NETS, Clipped.kind: Clipped}
 #: Names of maps over pretrained nets, with their options.
 PRETRAINED: Mapping[str, dict[str, Any]] = {name: {"version": version} for name, version in EFFICIENT.items()}
 #: Names of maps over pretrained nets for sentences, with their options.
@@ -84,7 +87,7 @@ _NAMED: Mapping[str, tuple[type[Any], Mapping[str, Any]]] = {
     "cnn": (CNN, {}),
     "lenet": (LeNet, {}),
     "resnet": (ResNet, {}),
-    **{kind: (made, {}) for kind, made in _DESCRIBED.items()},
+    **{kind: (made, {}) for kind, made in _NETS.items()},
     **{name: (ExpandedNet, fixed) for name, fixed in PRETRAINED.items()},
     **{name: (Expanded, fixed) for name, fixed in TEXT.items()},
     **{name: (FrozenNet, fixed) for name, fixed in FROZEN.items()},
@@ -153,6 +156,8 @@ def out_features(net: nn.Module, input_shape: tuple[int, ...]) -> int:
 
 def is_described(net: nn.Module) -> bool:
     """Whether a net's description and tensors determine it, unlike a module whose code only its user has."""
+    if isinstance(net, Clipped) and not is_described(net.features):
+        return False
     # A user's subclass has its parent's kind but other code.
     return isinstance(net, Described) and _DESCRIBED.get(net.kind) is type(net) and getattr(net, "net", None) is None
 
@@ -174,6 +179,8 @@ def build_described(description: Any) -> Described:
     allowed = {*signature(made.__init__).parameters} - _NOT_OPTIONS
     if not isinstance(options, Mapping) or not {*options} <= allowed:
         raise ValueError(f"A {kind} map has options {options!r:.200}; known are {', '.join(sorted(allowed))}.")
+    if made is Clipped:
+        return _build_clipped(sizes, options)
     seed = description.get("seed", 0)
     if type(seed) is not int or not 0 <= seed < 2**63:
         raise ValueError(f"A feature map has seed={seed!r}; expected a whole number from 0 on.")
@@ -182,3 +189,18 @@ def build_described(description: Any) -> Described:
     except (TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise ValueError(f"Cannot build a {kind} map with options {dict(options)!r:.200} ({error!s:.200}).") from error
     return built
+
+
+def _build_clipped(sizes: list[int], options: Mapping[str, Any]) -> Clipped:
+    """Build a clipped map from its options, as untrusted input."""
+    inner, norm = options.get("features"), options.get("norm")
+    if not isinstance(inner, Mapping) or inner.get("kind") == Clipped.kind or not isinstance(norm, int | float):
+        raise ValueError(
+            f"A clipped map has options {dict(options)!r:.200}; expected the map that it clips, and a norm."
+        )
+    features = build_described(inner)
+    if not isinstance(features, FeatureMap) or features.input_shape != tuple(sizes):
+        raise ValueError(
+            f"A clipped map for inputs of shape {tuple(sizes)} cannot clip a map like {dict(inner)!r:.200}."
+        )
+    return Clipped(features, norm)

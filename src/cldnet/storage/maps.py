@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cldnet import storage
-from cldnet.nets import Expanded, FeatureMap, build_described, is_described
+from cldnet.nets import Clipped, Expanded, FeatureMap, build_described, is_described
 from cldnet.nets.features import FEATURE_LIMIT
 from cldnet.storage.encoders import with_encoders, without_encoders
 from cldnet.storage.validation import check_tensors, check_values, describe_error
@@ -82,7 +82,8 @@ def _is_valid(features: FeatureMap) -> bool:
     """
     if not features.fitted:
         return False
-    tried = features.expansion if isinstance(features, Expanded) else features
+    inner = features.features if isinstance(features, Clipped) else features
+    tried = inner.expansion if isinstance(inner, Expanded) else features
     if tried.work > _SMALL:
         return True
     h = tried(torch.zeros(1, *tried.input_shape))
