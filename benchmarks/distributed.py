@@ -475,7 +475,7 @@ def _streamed(folder: Path, chunk: int, most: int | None) -> dict[str, Any]:
 
 def ranks(options: argparse.Namespace) -> dict[str, Any]:
     """hbo on two ranks of torchrun."""
-    from benchmarks.cluster.ranks import measure
+    from benchmarks.distributed_ranks import measure
 
     return measure()
 

@@ -1,7 +1,7 @@
 """Write the tables in these documents from result files, or say which of them are no longer what the files say.
 
 A table stands between ``<!-- cldnet table FOLDER … -->`` or ``<!-- python -m benchmarks.NAME table PATH -->`` with the name
-``checks``, ``everyday``, ``privacy``, ``serve`` or ``speed``, the command that makes it, and ``<!-- end -->``.
+``checks``, ``distributed``, ``everyday``, ``privacy``, ``serve`` or ``speed``, the command that makes it, and ``<!-- end -->``.
 
     python docs/tables.py            writes them
     python docs/tables.py --check    exits with 1 if any differs
@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from cldnet.cli import app
 
 DOCS = Path(__file__).parent
-COMMANDS = r"(?:cldnet|python -m benchmarks\.(?:checks|everyday|privacy|serve|speed)) table [^>]*?"
+COMMANDS = r"(?:cldnet|python -m benchmarks\.(?:checks|distributed|everyday|privacy|serve|speed)) table [^>]*?"
 BLOCK = re.compile(rf"(<!-- ({COMMANDS}) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
