@@ -255,6 +255,13 @@ def test_a_shard_of_unreadable_photos_has_no_batch(tmp_path: Path) -> None:
     assert len([*second.batches()]) == 1
 
 
+def test_photos_need_pillow_before_work_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_photos(tmp_path)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match="needs Pillow"):
+        find_shards(tmp_path)
+
+
 def test_a_photo_shard_has_at_most_2000(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cldnet.distributed.shards.MOST_PHOTOS", 4)
     assert [shard.rows for shard in find_shards(write_photos(tmp_path), rows=1000)] == [4, 4, 2]
@@ -318,6 +325,14 @@ def test_tables_without_rows_are_left_out(tmp_path: Path) -> None:
     save(tmp_path / "b.parquet", table)
     save(tmp_path / "c.parquet", pa.table({name: pa.nulls(0) for name in table.column_names}))
     assert [shard.name for shard in find_shards(tmp_path)] == ["b.parquet"]
+
+
+@pytest.mark.parametrize("end", ["parquet", "csv"])
+def test_tables_without_rows_should_have_the_same_columns(tmp_path: Path, end: str) -> None:
+    save(tmp_path / f"a.{end}", numbers(9))
+    save(tmp_path / f"b.{end}", numbers(0).drop_columns(["wet"]))
+    with pytest.raises(ValueError, match=r"have different columns: .*lacks 'wet'"):
+        find_shards(tmp_path)
 
 
 def test_csv_files_without_rows_are_left_out(tmp_path: Path) -> None:
@@ -551,6 +566,21 @@ def test_a_csv_file_that_changes_its_types_is_refused(
     shards = find_shards(tmp_path)
     with pytest.raises(ValueError, match=message):
         read(shards, 3)
+
+
+def test_labels_in_parquet_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    shards = find_shards(save(tmp_path / "a.parquet", pa.table({"x": [1.0], "label": bad})))
+    with pytest.raises(ValueError, match=r"a\.parquet cannot be read as a table: .*Invalid UTF8"):
+        read(shards)
+
+
+def test_a_folder_named_like_a_table_beside_tables_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "a.parquet", numbers(9))
+    save(tmp_path / "b.parquet" / "part.parquet", numbers(9))
+    with pytest.raises(ValueError, match=r"b\.parquet is a folder; expected a file"):
+        find_shards(tmp_path)
+    assert find_shards(tmp_path / "b.parquet")[0].rows == 9
 
 
 def test_bad_numbers_in_arrays_are_named(tmp_path: Path) -> None:

@@ -387,8 +387,6 @@ def _expanded_path(path: Path) -> list[_Place]:
     arrays = any(name.lower().endswith(_NPY) for name in inside)
     if tables and arrays:
         raise ValueError(f"{path} has tables and arrays: name those to learn, for example with '{path / '*.parquet'}'.")
-    for table in tables:
-        check_file(table)
     if arrays:
         return [_array_of(path)]
     return [_Place(_TABLE, str(table)) for table in tables] or [_Place(_PHOTOS, str(path))]
