@@ -74,11 +74,15 @@ class Case:
 
 def norm_net() -> nn.Module:
     """A small net with BatchNorm behind a convolution and behind a linear layer."""
-    torch.manual_seed(0)
-    return nn.Sequential(
+    net = nn.Sequential(
         *(nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
         *(nn.Linear(96, 24), nn.BatchNorm1d(24, momentum=None), nn.ReLU()),
     )
+    source = torch.Generator().manual_seed(0)
+    for layer in (net[0], net[5]):
+        nn.init.kaiming_uniform_(layer.weight, generator=source)
+        nn.init.zeros_(layer.bias)
+    return net
 
 
 CASES: dict[str, Case] = {

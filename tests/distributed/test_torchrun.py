@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from cldnet.distributed.batchnorm import RankBatchNorm, synchronise
 from cldnet.distributed.environment import World
 from cldnet.distributed.torchrun import TorchrunRanks, part_sizes
 from cldnet.methods import METHODS, read_method
-from cldnet.methods.parts.ranks import ALONE, Ranks
+from cldnet.methods.parts.ranks import ALONE, Ranks, state_digest
 
 runner = CliRunner()
 T = TypeVar("T")
@@ -186,6 +187,19 @@ def test_batchnorm_is_that_of_the_whole_batch_forwards_and_backwards(samples: in
             torch.testing.assert_close(net.state_dict()[name], tensor)
 
     on_threads(3, check)
+
+
+@pytest.mark.filterwarnings("ignore:No projector can protect")
+@pytest.mark.parametrize(
+    "name", [name for name in distributed_ranks.CASES if "CNN" not in name]
+)  # dropout: one at a time
+def test_three_ranks_learn_what_one_process_learns(name: str) -> None:
+    case = replace(
+        distributed_ranks.CASES[name], every=12, batch_size=35
+    )  # uneven parts; the last batch has 10 samples
+    states = on_threads(3, case.train)
+    assert len({state_digest(state) for state in states}) == 1
+    assert distributed_ranks.largest_difference(states[0], case.train(ALONE)) < 1e-5
 
 
 def test_alone_changes_nothing() -> None:

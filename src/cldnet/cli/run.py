@@ -246,10 +246,13 @@ def _run_on_ranks(
                 return _shown(cell, tasks, data, execution)
             with warnings.catch_warnings(action="ignore"):  # the first rank shows them
                 return run_cell(cell, tasks, data=data, execution=execution)
-    except RankStopped as error:
-        if error.speaks:
+    except BaseException as error:
+        stopped = RankStopped.behind(error)
+        if stopped is None:
+            raise
+        if stopped.speaks:
             advice = _how_to_resume(checkpoint) or "With --checkpoint FILE, the same command would resume it."
-            say(f"{error} {advice}", error=True)
+            say(f"{stopped} {advice}", error=True)
         raise typer.Exit(1) from None
 
 

@@ -13,6 +13,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_size: int = 1
+    restarts: int = 0  # how often torchrun has started the ranks again
 
     @property
     def several(self) -> bool:
@@ -30,4 +31,5 @@ class World:
         if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
             return cls()
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        return cls(rank, size, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+        return cls(rank, size, local_size, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)))

@@ -31,6 +31,8 @@ from cldnet.methods.parts.ranks import Ranks
 TIMEOUT = timedelta(minutes=10)
 #: How often, and how many seconds apart, a rank looks which of the others is gone.
 _TRIES, _PAUSE = 10, 0.05
+#: Bytes for the number of a process and the name of its machine.
+_NAME = 128
 #: Bytes to which every tensor of a message is aligned, so that it can be read in place.
 _ALIGNMENT = 16
 
@@ -45,6 +47,13 @@ class RankStopped(BaseException):
         super().__init__(said)
         self.speaks = speaks
 
+    @staticmethod
+    def behind(error: BaseException | None) -> RankStopped | None:
+        """Find it behind an error that it caused: what a signal raises within a C function is wrapped by that function."""
+        while error is not None and not isinstance(error, RankStopped):
+            error = error.__cause__ or error.__context__
+        return error
+
 
 class TorchrunRanks(Ranks):
     """The ranks of a process group.
@@ -56,8 +65,8 @@ class TorchrunRanks(Ranks):
     def __init__(self, rank: int, count: int) -> None:
         self.rank, self.count = rank, count
         self._sizes: list[int] = []  # each rank's samples of the batch that is shared; empty outside of `share`
-        here = f"{socket.gethostname()} {getpid()}".encode()[:64]
-        self._processes = [bytes(sent.tolist()).rstrip(b"\0").decode() for sent in self._all(_text_tensor(here, 64))]
+        here = f"{getpid()} {socket.gethostname()}".encode()[:_NAME]
+        self._processes = [bytes(sent.tolist()).rstrip(b"\0").decode() for sent in self._all(_text_tensor(here, _NAME))]
 
     def prepare(self, net: nn.Module) -> None:
         """Replace BatchNorm by one whose statistics are those of the whole batch."""
@@ -195,8 +204,8 @@ class TorchrunRanks(Ranks):
     def gone(self) -> list[int]:
         """The ranks of this machine whose processes have ended."""
         here = socket.gethostname()
-        processes = [named.split(" ") for named in getattr(self, "_processes", [])]
-        return [rank for rank, (host, process) in enumerate(processes) if host == here and not _is_alive(int(process))]
+        processes = [named.split(" ", 1) for named in getattr(self, "_processes", [])]
+        return [rank for rank, (process, host) in enumerate(processes) if host == here and not _is_alive(int(process))]
 
     def _left(self, gone: Sequence[int]) -> set[int]:
         return {*range(self.count)} - {*gone}
@@ -215,7 +224,10 @@ def joined(world: World) -> Iterator[TorchrunRanks]:
     ``SIGTERM``, which torchrun sends when a rank has stopped, raises `RankStopped` in the meantime.
     """
     try:
-        dist.init_process_group("gloo", rank=world.rank, world_size=world.size, timeout=TIMEOUT)
+        store, _, _ = next(dist.rendezvous("env://", world.rank, world.size, timeout=TIMEOUT))
+        # torchrun keeps its store when it starts ranks again: the addresses of those before them are still there.
+        store = dist.PrefixStore(f"cldnet/{world.restarts}", store)
+        dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         why = str(error).split("\n")[0]
         raise OSError(
