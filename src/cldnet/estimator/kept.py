@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from cldnet.device import tensor_bytes
 from cldnet.estimator.history import History
 from cldnet.methods.mapped import ROUNDING, moments_for, moments_from
 from cldnet.storage.validation import check_tensors, check_values
+
+if TYPE_CHECKING:
+    from cldnet.estimator.statistics import Statistics
 
 _PREFIX = "kept."
 _CLASSES = ("class_sums", "class_weights")
@@ -54,6 +57,13 @@ class KeptSums:
                 tensor, past = tensor[rows], past[rows]
             tensors[name] = (tensor - past).cpu()
         return cls(number, tuple(counts), tuple(counts.values()), tensors)
+
+    @classmethod
+    def of(cls, number: int, counts: Mapping[Any, int], sums: Statistics) -> KeptSums:
+        """The sums of a lesson that was summed elsewhere, as shards are."""
+        rows = torch.from_numpy(sums.labels.known_rows(list(counts)))
+        classes = {name: sums.tensors[name][rows] for name in _CLASSES}
+        return cls(number, tuple(counts), tuple(counts.values()), {**sums.tensors, **classes})
 
     def plus(self, other: KeptSums) -> KeptSums:
         """The sums of both, under this one's number."""

@@ -716,12 +716,8 @@ class Model:
         counts = {label: n for label, n in other.labels.counts.items() if n}
         history = self.history.merged(other.history, counts)
         kept = self.kept
-        if self.parameters.keep_lessons and len(other.history.records) == 1:  # the sums are those of one lesson
-            rows, tensors = tuple(counts), other.tensors
-            own = torch.from_numpy(other.labels.known_rows(rows))
-            tensors = {**tensors, **{name: tensors[name][own] for name in ("class_sums", "class_weights")}}
-            one = KeptSums(history.records[-1].number, rows, tuple(counts.values()), tensors)
-            kept = (*kept, one)[-self.parameters.keep_lessons :]
+        if self.parameters.keep_lessons and [one.manifest is None for one in other.history.records] == [False]:
+            kept = (*kept, KeptSums.of(history.records[-1].number, counts, other))[-self.parameters.keep_lessons :]
         work = replace(
             self,
             kept=kept,
