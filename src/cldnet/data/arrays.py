@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cldnet.data.frames import check_columns, columns_that_lack
+from cldnet.data.frames import check_columns, columns_that_lack, from_arrow, is_arrow
 from cldnet.data.labels import Inputs, LabelTable, as_labels, other_columns
 from cldnet.data.sentences import encode_sentences, is_sentences
 from cldnet.data.sparse import WIDTH, Projection, is_sparse
@@ -38,8 +38,8 @@ _ADVICE = {
     "0 sample(s)": "X should have at least one sample: skip the call if there is none.",
     "0 feature(s)": "X should have at least one column: check how its columns were chosen.",
 }
-#: Numbers of an array up to which its checks take longer than learning it.
-_SMALL = 1 << 14
+#: Numbers of an array up to which scikit-learn's checks take a good part of the time of learning it.
+_SMALL = 1 << 18
 #: What follows in a message of scikit-learn: the array itself, or its own advice.
 _END = re.compile(r"\n|\.Convert")
 
@@ -86,6 +86,7 @@ def as_inputs(X: Any, copy: bool = True, projection: Projection | None = None) -
 
 def _numbers(X: Any) -> Any:
     """Convert inputs to a numpy array of numbers, or to rows of scipy if they are sparse; raise for what is neither."""
+    X = from_arrow(X)
     plain_rows = type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float32, np.float64)
     if plain_rows and 0 < X.size <= _SMALL and np.isfinite(X).all():
         return X  # scikit-learn would find out the same, in ten times the time
@@ -305,8 +306,8 @@ class Samples:
             )
         x = layout(as_inputs(X, copy=False, projection=projection), input_shape)
         labels, weight = _checked_labels(y, sample_weight, len(x), table, classes)
-        names = None if type(X) is np.ndarray else _get_feature_names(X)
-        return cls(x, labels, weight, None if names is None else tuple(names.tolist()), projection)
+        names = None if type(X) is np.ndarray else X.column_names if is_arrow(X) else _get_feature_names(X)
+        return cls(x, labels, weight, None if names is None else tuple(names), projection)
 
     @classmethod
     def _of_sentences(cls, X: Any, y: Any, sample_weight: Any, table: LabelTable, classes: Any) -> Samples:
