@@ -112,12 +112,19 @@ def _stream(found: Mapping[str, Any]) -> str:
 
 
 def _ranks(found: Mapping[str, Any]) -> str:
-    nets = {name: each for name, each in found.items() if isinstance(each, dict) and "largest_difference" in each}
     rows = [
-        (name, "yes" if each["ranks_equal"] else "no", f"{each['largest_difference']:.1e}")
-        for name, each in nets.items()
+        (name, "yes" if each["ranks_bit_equal"] else "no", f"{each['max_difference']:.0e}")
+        for name, each in found["weights"].items()
     ]
-    return f"{_rows(('net', 'ranks equal to the bit', 'largest difference to one process'), rows)}\n\n{_about(found)}"
+    killed, resumed = found["killed_rank"], found["resumed_during_a_task"]
+    text = (
+        f"Digits in float64, one epoch per task, batches of 33, {found['ranks']} ranks on one machine. Resumed from a "
+        f"checkpoint in the middle of a task, ranks had the same bits as without a break in {_yes([*resumed.values()])} cases. "
+        f"A killed rank ended the run with exit code {killed['exit_code']} and “{' '.join(killed['sentences'])}”; resumed, the run gave "
+        f"{'the same' if killed['resumed_to_the_same_bits'] else 'not the same'} accuracies and losses as one that nobody "
+        "interrupted. "
+    )
+    return f"{_rows(('case', 'ranks equal to the bit', 'largest difference to one process'), rows)}\n\n{text}{_about(found)}"
 
 
 def _scale(found: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -125,6 +126,7 @@ def _begin(content: bytes, threads: int) -> None:
     import torch  # noqa: PLC0415  (a process should begin quickly)
 
     global _task
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends the processes
     torch.set_num_threads(threads)
     _task = pickle.loads(content)
 

@@ -292,12 +292,11 @@ def _map_of(
         raise ValueError(
             f"The map, a {type(given).__name__}, is not fitted: call its fit(X) first, or pass it as clf's backbone."
         )
-    scout = clone(clf)
-    each = -(-sample // len(shards))
+    _log.info("Fitting the feature map on a sample of %d shards", len(shards))
+    scout, each = clone(clf), -(-sample // len(shards))
     with scout.session():
         for shard in shards:
             _take(scout, shard, each)
-    _log.info("feature map fitted on %d samples", scout.statistics().rows)
     return scout.feature_map_, frozenset(scout.model_.map_labels)
 
 
