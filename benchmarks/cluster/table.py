@@ -120,7 +120,8 @@ def _ranks(found: Mapping[str, Any]) -> str:
     text = (
         f"Digits in float64, one epoch per task, batches of 33, {found['ranks']} ranks on one machine. Resumed from a "
         f"checkpoint in the middle of a task, ranks had the same bits as without a break in {_yes([*resumed.values()])} cases. "
-        f"A killed rank ended the run with exit code {killed['exit_code']} and “{' '.join(killed['sentences'])}”; resumed, the run gave "
+        f"A killed rank ended the run with exit code {killed['exit_code']} and “{' '.join(killed['sentences'])}”; "
+        "resumed, the run gave "
         f"{'the same' if killed['resumed_to_the_same_bits'] else 'not the same'} accuracies and losses as one that nobody "
         "interrupted. "
     )

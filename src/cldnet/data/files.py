@@ -641,6 +641,8 @@ def column_values(path: Path | str, table: Any, name: str, columns: Columns) -> 
     if types.is_decimal(column.type) or types.is_null(column.type):
         column = column.cast(float64())
     values: NDArray[Any] = column.to_numpy()
+    if values.dtype.kind in "biuf" and not column.null_count and np.isfinite(values).all():
+        return values  # most columns by far
     if values.dtype.kind == "O":
         values = np.array([value.strip() if isinstance(value, str) else value for value in values], dtype=object)
     missing = column.is_null().to_numpy() if column.null_count else np.zeros(1, dtype=bool)
