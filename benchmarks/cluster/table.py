@@ -98,7 +98,7 @@ def _speed(found: Mapping[str, Any]) -> str:
 
 def _stream(found: Mapping[str, Any]) -> str:
     shown = [each for each in found["memory"] if each["rows"] % 2_000_000 < found["chunk"] or each["chunks"] == 10]
-    rows = [(f"{each['rows']:,}", f"{each['bytes'] / 1e6:,.0f}") for each in shown]
+    rows = [*{f"{each['rows']:,}": f"{each['bytes'] / 1e6:,.0f}" for each in shown}.items()]
     rates = {int(size): sorted(each)[len(each) // 2] for size, each in found["chunks"]["rates"].items()}
     each = "; ".join(f"chunks of {size:,}: {rate:,.0f}" for size, rate in sorted(rates.items()))
     text = (
