@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from cldnet import CLDNetClassifier
+from cldnet import CLDNetClassifier, save_map
 from cldnet.cli import app
 
 pytest.importorskip("pyarrow")
@@ -70,10 +70,10 @@ def test_a_shard_given_twice_is_refused_with_or_without_an_engine(tables: Path, 
 
 
 def test_options_of_an_engine_need_one(tables: Path, tmp_path: Path) -> None:
-    for option, value in (("--workers", 2), ("--address", "x"), ("--sums", tmp_path)):
+    for option, value in (("--workers", 2), ("--address", "x"), ("--sums", tmp_path), ("--map", "x"), ("--sample", 9)):
         code, said = run("learn", tmp_path / "m", tables / "part-0.parquet", option, value)
         assert code == 1
-        assert "belongs to --engine" in said
+        assert f"{option} belongs to --engine" in said
 
 
 def test_sentences_are_not_summed_in_shards(tmp_path: Path) -> None:
@@ -92,3 +92,28 @@ def test_a_lesson_of_shards_can_be_checked_and_refused(tables: Path, tmp_path: P
     )
     assert code == 0, said
     assert "check  " in said
+
+
+def test_a_map_is_a_file_or_fitted_on_a_sample(tables: Path, tmp_path: Path) -> None:
+    source, engine = tables / "*.parquet", ["--engine", "local", "--workers", 1]
+    run("learn", tmp_path / "one", source, *engine, "--sample", 60)
+    one = CLDNetClassifier.load(tmp_path / "one")
+    save_map(one.feature_map_, tmp_path / "map")
+    run("learn", tmp_path / "two", source, *engine, "--map", tmp_path / "map")
+    assert CLDNetClassifier.load(tmp_path / "two").feature_map_.map_id == one.feature_map_.map_id
+    run("learn", tmp_path / "three", source, *engine)
+    assert CLDNetClassifier.load(tmp_path / "three").feature_map_.map_id != one.feature_map_.map_id
+    code, said = run("learn", tmp_path / "one", tables / "part-0.parquet", *engine, "--map", tmp_path / "map")
+    assert (code, "has a feature map already" in said) == (1, True)
+
+
+def test_a_run_that_is_stopped_says_what_is_left(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(self: object, job: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cldnet.distributed.fit.SumShard.__call__", stopped)
+    model, engine = tmp_path / "model", ["--engine", "local", "--workers", 1]
+    code, said = run("learn", model, tables, *engine, "--sums", tmp_path / "sums")
+    assert code == 130
+    assert "Stopped. The model is as it was. Finished shards are kept" in said
+    assert not model.exists()

@@ -154,6 +154,16 @@ def learn_command(
         Path | None,
         typer.Option(help="With --engine: a folder for the sums of finished shards, from which a killed run goes on."),
     ] = None,
+    feature_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--map", help="With --engine, for a new model: the file of a fitted feature map (cldnet.save_map)."
+        ),
+    ] = None,
+    sample: Annotated[
+        int,
+        typer.Option(min=1, help="With --engine, for a new model without --map: samples that its map is fitted on."),
+    ] = 10_000,
     wait: Wait = True,
 ) -> None:
     """Learn labelled photos, sentences or rows: new classes, more of old ones, or both. No sample is kept.
@@ -165,7 +175,7 @@ def learn_command(
     if check is None and "max_drop" in given:
         raise ValueError("--max-drop belongs to --check HELD_OUT: name the held-out data, or leave --max-drop out.")
     _check_engine_options(engine, given)
-    cluster = None if engine is None else Cluster(engine.value, workers, address, sums)
+    cluster = None if engine is None else Cluster(engine.value, workers, address, sums, feature_map, sample)
     data = _training(Path(source), label, text) if cluster is None else shards_of(source, label, text)
     held_out = None if check is None else _tested(check, label, text)
     options: dict[str, Any] = {"backbone": backbone, "memory": memory, "size": size, "capacity": capacity}
@@ -374,8 +384,9 @@ def _batches(data: LabelledData, doing: str, size: int | None = BATCH) -> Iterat
 
 def _check_engine_options(engine: EngineName | None, given: set[str]) -> None:
     """Refuse options of an engine without one."""
-    for name in sorted(given & {"workers", "address", "sums"} if engine is None else ()):
-        raise ValueError(f"--{name} belongs to --engine: add --engine local, dask or ray, or leave --{name} out.")
+    for name in sorted(given & {"workers", "address", "sums", "feature_map", "sample"} if engine is None else ()):
+        option = "--map" if name == "feature_map" else f"--{name}"
+        raise ValueError(f"{option} belongs to --engine: add --engine local, dask or ray, or leave {option} out.")
 
 
 def _check_options(noun: str, asked: set[str]) -> None:

@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from cldnet.cli.models import importing
 from cldnet.cli.show import counting, say, shown
 
@@ -35,6 +37,14 @@ class Cluster:
     workers: int | None
     address: str | None
     sums: Path | None
+    feature_map: Path | None
+    sample: int
+
+    @property
+    def left(self) -> str:
+        """What a run that ended early has left."""
+        kept = "" if self.sums is None else " Finished shards are kept: run the command again to go on."
+        return f"The model is as it was.{kept}"
 
 
 @dataclass(frozen=True)
@@ -61,14 +71,18 @@ class ShardedData:
                     workers=cluster.workers,
                     address=cluster.address,
                     sums=cluster.sums,
+                    map=cluster.feature_map,
+                    sample=cluster.sample,
                     name=name,
                     allow_duplicates=allow_duplicates,
                     on_progress=tell,
                     on_skip=lambda file, reason: skipped.append((file, reason)),
                 )
             except EngineError as error:
-                kept = "" if cluster.sums is None else " Finished shards are kept: run the command again to go on."
-                raise ValueError(f"{error} The model is as it was.{kept}") from error
+                raise ValueError(f"{error} {cluster.left}") from error
+            except KeyboardInterrupt:
+                say(f"\nStopped. {cluster.left}", error=True)
+                raise typer.Exit(130) from None
         if skipped:
             named = ", ".join(f"{shown(file)} ({reason})" for file, reason in skipped[:_NAMED])
             more = f", and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
