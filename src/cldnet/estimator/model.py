@@ -586,14 +586,17 @@ class Model:
     def _check_weights(self, samples: Samples, numbers: NDArray[np.int64]) -> None:
         """Refuse weights other than 1 for classes that were learned without weights: they would leave fractions.
 
-        Those are the classes with as much weight as samples and with sums of whole numbers.
+        Those are the classes with as much weight as samples and with sums of whole numbers. Where some weights were above 1,
+        that may be chance, so there only what would leave a fraction is refused.
         """
         if samples.weight is None:
             return
         others = (samples.weight != 1.0) & (samples.weight > 0)
         for label, row in dict(zip(samples.y[others].tolist(), numbers[others].tolist(), strict=True)).items():
             sums, weight = self.exact.class_sums[row], float(self.exact.class_weights[row])
-            if self.labels.counts[label] == weight and bool((sums == sums.round()).all()):
+            left = weight - float(samples.weight[samples.y == label].sum())
+            whole = self.labels.counts[label] == weight and bool((sums == sums.round()).all())
+            if whole and (self.bounded or not left.is_integer()):
                 raise not_learned(f"class {label!r} was learned without weights, so the weight must be 1")
 
     def forget_class(self, label: Any) -> Model:
