@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import about, rows_of
+
 #: The projection of docs/scale.md: rows, cores, and bytes a second between two machines (10 Gbit/s).
 ROWS, CORES, BETA = 10**9, (64, 1024), 1.25e9
 
@@ -19,16 +21,6 @@ def table(path: Path, part: str = "") -> str:
     sections = {name: "scale" if name == "projection" else name for name in names}
     parts = [TABLES[name](found[key]) if key in found else f"{name}: not run" for name, key in sections.items()]
     return "\n\n".join(["# Beyond one machine", *parts]) + "\n"
-
-
-def _rows(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [f"| {' | '.join(map(str, each))} |" for each in (head, *rows)]
-    lines.insert(1, f"| --- |{' --: |' * (len(head) - 1)}")
-    return "\n".join(lines)
-
-
-def _about(section: Mapping[str, Any]) -> str:
-    return f"{section['machine']}; {', '.join(f'{name} {number}' for name, number in section['versions'].items())}."
 
 
 def _yes(values: Sequence[bool]) -> str:
@@ -47,9 +39,9 @@ def _equal(found: Mapping[str, Any]) -> str:
     text = (
         f"{found['samples']:,} digits, {found['features']} features, 1, 2 and 4 shards on two workers, beside one process "
         "that learned them batch by batch. “Any order”: four shards whose sums are added up in random orders. "
-        + _about(found)
+        + about(found)
     )
-    return f"{_rows(head, rows)}\n\n{text}"
+    return f"{rows_of(head, rows)}\n\n{text}"
 
 
 def _kill(found: Mapping[str, Any]) -> str:
@@ -75,7 +67,7 @@ def _kill(found: Mapping[str, Any]) -> str:
         f"of sums{' and did not sum the finished shards again' if driver['kept'] else ''}. "
         f"The same shards once more: {refused}. "
     )
-    return f"{_rows(('what was killed', 'killed', 'sums equal to the bit'), rows)}\n\n{text}{_about(found)}"
+    return f"{rows_of(('what was killed', 'killed', 'sums equal to the bit'), rows)}\n\n{text}{about(found)}"
 
 
 def _speed(found: Mapping[str, Any]) -> str:
@@ -93,7 +85,7 @@ def _speed(found: Mapping[str, Any]) -> str:
         f"Target: {found['target']['ratio']} times as fast for Dask and Ray. "
     )
     head = ("", "seconds", "CPU seconds of the tasks", "times as fast")
-    return f"{_rows(head, rows)}\n\n{text}{_about(found)}"
+    return f"{rows_of(head, rows)}\n\n{text}{about(found)}"
 
 
 def _stream(found: Mapping[str, Any]) -> str:
@@ -108,7 +100,7 @@ def _stream(found: Mapping[str, Any]) -> str:
         f"{100 * found['growth']:+.1f} % (target: 10 % at most). Rows per CPU second over {found['chunks']['rows']:,} rows, "
         f"medians: {each}, a ratio of {found['ratio']:.2f} (target {found['target']['ratio']}). "
     )
-    return f"{_rows(('rows', 'memory (MB)'), rows)}\n\n{text}{_about(found)}"
+    return f"{rows_of(('rows', 'memory (MB)'), rows)}\n\n{text}{about(found)}"
 
 
 def _ranks(found: Mapping[str, Any]) -> str:
@@ -125,7 +117,7 @@ def _ranks(found: Mapping[str, Any]) -> str:
         f"{'the same' if killed['resumed_to_the_same_bits'] else 'not the same'} accuracies and losses as one that nobody "
         "interrupted. "
     )
-    return f"{_rows(('case', 'ranks equal to the bit', 'largest difference to one process'), rows)}\n\n{text}{_about(found)}"
+    return f"{rows_of(('case', 'ranks equal to the bit', 'largest difference to one process'), rows)}\n\n{text}{about(found)}"
 
 
 def _scale(found: Mapping[str, Any]) -> str:
@@ -142,7 +134,7 @@ def _scale(found: Mapping[str, Any]) -> str:
     ]
     head = ("features", "r: rows per CPU second", "B: sums (MB)", "pickling (s)", "t_add (s)", "T_solve (s)")
     text = f"{found['columns']} columns, {found['classes']} classes; r and t_add on one thread, T_solve on two. "
-    return f"{_rows(head, rows)}\n\n{text}{_about(found)}"
+    return f"{rows_of(head, rows)}\n\n{text}{about(found)}"
 
 
 def _projection(found: Mapping[str, Any]) -> str:
@@ -154,7 +146,7 @@ def _projection(found: Mapping[str, Any]) -> str:
             total = summing + adding + each["seconds"]["solve"]
             parts = [_duration(seconds) for seconds in (summing, adding, each["seconds"]["solve"], total)]
             rows.append((f"{each['features']:,}", f"{cores:,}", *parts))
-    return _rows(("features", "cores", "summing", "adding up", "solving", "in all"), rows)
+    return rows_of(("features", "cores", "summing", "adding up", "solving", "in all"), rows)
 
 
 def _duration(seconds: float) -> str:

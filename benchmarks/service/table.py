@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import about, rows_of
+
 
 def table(path: Path) -> str:
     """The sections of a file in Markdown, those that are there."""
@@ -14,16 +16,6 @@ def table(path: Path) -> str:
     tables = {"load": _load_table, "kill": _kill_table, "hostile": _hostile_table, "memory": _memory_table}
     parts = [draw(found[name]) if name in found else f"{name}: not run" for name, draw in tables.items()]
     return "\n\n".join(["# The service under load", *parts]) + "\n"
-
-
-def _rows(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [f"| {' | '.join(map(str, each))} |" for each in (head, *rows)]
-    lines.insert(1, f"| --- |{' --: |' * (len(head) - 1)}")
-    return "\n".join(lines)
-
-
-def _about(section: Mapping[str, Any]) -> str:
-    return f"{section['machine']}; {', '.join(f'{name} {number}' for name, number in section['versions'].items())}."
 
 
 def _load_table(found: Mapping[str, Any]) -> str:
@@ -44,11 +36,11 @@ def _load_table(found: Mapping[str, Any]) -> str:
         f"{taught['lesson_ms']['p50']:,.0f} ms in the median: {lessons['acknowledged']} "
         f"lessons, of which {lessons['lost']} were lost. The bare model had all threads or one, whichever was quicker. Other "
         f"programs took {_others(bare['before'])} and {_others(bare['after'])} cores beside it, before and after, and "
-        f"{taught['others_cores']:.2f} beside the service. {_about(found)}"
+        f"{taught['others_cores']:.2f} beside the service. {about(found)}"
     )
     columns = ("photos per second", "of the bare model", "processor time (ms)", "p50 (ms)", "p95 (ms)", "p99 (ms)")
     head = ("who predicts", *columns, "failed")
-    return f"{_rows(head, rows)}\n\n{text}"
+    return f"{rows_of(head, rows)}\n\n{text}"
 
 
 def _rate(each: Mapping[str, float]) -> float:
@@ -72,8 +64,8 @@ def _kill_table(found: Mapping[str, Any]) -> str:
         ("sums equal those of one process, bit for bit", said[lessons["sums_equal"]]),
     ]
     model = f"A model of rows with {found['model']['features']:,} features"
-    text = f"{model}, {found['clients']} clients that predict and one that teaches. {_about(found)}"
-    return f"{_rows(('killed at random moments', ''), rows)}\n\n{text}"
+    text = f"{model}, {found['clients']} clients that predict and one that teaches. {about(found)}"
+    return f"{rows_of(('killed at random moments', ''), rows)}\n\n{text}"
 
 
 def _hostile_table(found: Mapping[str, Any]) -> str:
@@ -86,9 +78,9 @@ def _hostile_table(found: Mapping[str, Any]) -> str:
     text = (
         f"{found['requests']:,} requests, {found['together']} at a time: {found['refused']:,} were refused with a 4xx and a "
         f"sentence in under {found['target']['seconds']:g} s. The models' files are {files}. Memory of the server of photos: "
-        f"{held['before']} before, {held['peak']} at its peak, {held['after']} after. {_about(found)}"
+        f"{held['before']} before, {held['peak']} at its peak, {held['after']} after. {about(found)}"
     )
-    return f"{_rows(('kind of request', 'requests', 'status', 'slowest (s)', 'not refused so'), rows)}\n\n{text}"
+    return f"{rows_of(('kind of request', 'requests', 'status', 'slowest (s)', 'not refused so'), rows)}\n\n{text}"
 
 
 def _memory_table(found: Mapping[str, Any]) -> str:
@@ -98,6 +90,6 @@ def _memory_table(found: Mapping[str, Any]) -> str:
         f"Resident memory after a warm-up of {warm['predictions']:,} predictions and {warm['lessons']} lessons, "
         f"{found['model']['samples']}s, {found['model']['features']:,} features: "
         f"{100 * found['growth']:+.1f} % from the first to the last, for a target of {100 * found['target']['growth']:.0f} % "
-        f"at most. {_about(found)}"
+        f"at most. {about(found)}"
     )
-    return f"{_rows(('predictions', 'lessons', 'memory (MB)'), rows)}\n\n{text}"
+    return f"{rows_of(('predictions', 'lessons', 'memory (MB)'), rows)}\n\n{text}"
