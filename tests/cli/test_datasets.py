@@ -55,6 +55,7 @@ def test_a_file_that_is_missing_or_cut_off_is_named(
 def test_get_without_a_network_says_what_to_do_by_hand(
     command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("urllib.request._opener", None)  # the first download of a process decides on the proxy of all
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # where nothing listens, wherever this test runs
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     done = command("data", "get", "cifar-10", "--data", str(tmp_path))

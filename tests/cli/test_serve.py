@@ -199,8 +199,9 @@ def start() -> Iterator[Callable[..., Process]]:
 
     yield start
     for each in begun:
+        code = each.process.poll()
         each.process.kill()
-        each.process.communicate()
+        print(f"The service {'ran' if code is None else f'had ended with {code}'}.", *each.process.communicate())
 
 
 def wait_for(path: Path) -> None:

@@ -194,6 +194,7 @@ def test_photos_are_counted(server: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_without_a_network_a_user_is_told_what_to_do_by_hand(
     nowhere: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    monkeypatch.setattr("urllib.request._opener", None)  # the first download of a process decides on the proxy of all
     monkeypatch.setenv("https_proxy", nowhere)
     with pytest.raises(ConnectionError, match="cannot be reached") as error:
         get(name, tmp_path / "dest")
