@@ -370,7 +370,7 @@ KINDS: dict[str, Callable[[random.Random], Sent]] = {
         b'{"inputs": ' + draw.choice([b"[", b'{"a":']) * draw.choice([500, 50_000, 1_000_000]),
     ),
     "no JSON": _no_json,
-    "numbers that are none": _bad_rows,
+    "values that are not numbers": _bad_rows,
     "rows of a wrong shape": _bad_shape,
     "broken form": _broken_form,
     "wrong method or path": _wrong_route,

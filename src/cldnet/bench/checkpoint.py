@@ -15,7 +15,7 @@ import cldnet.storage as store
 from cldnet.bench.validation import StrictTable, validate
 from cldnet.methods.fit import TaskCheckpoint
 from cldnet.methods.learner import Learner
-from cldnet.storage.checkpoint import remove_checkpoint, task_from_file, task_to_file
+from cldnet.storage.checkpoint import read_checkpoint, remove_checkpoint, task_from_file, task_to_file
 from cldnet.storage.validation import USER_MODULES, check_shapes, check_values, describe_error
 from cldnet.version import __version__
 
@@ -94,13 +94,10 @@ class RunCheckpoint:
         ``run`` is a digest of all that the result depends on, ``tasks`` the number of tasks of its stream.
         """
         self._run, self._written = run, time.monotonic()
-        with store.reading(self.path):
-            exists = self.path.exists()
-        if not exists:
+        found = read_checkpoint(self.path, _KIND, "the checkpoint of a run")
+        if found is None:
             return None
-        tensors, manifest = store.read(self.path)
-        if manifest.get("kind") != _KIND:
-            raise ValueError(f"{os.fspath(self.path)!r} is not the checkpoint of a run: name another file.")
+        tensors, manifest = found
         if manifest.get("run") != run:
             raise ValueError(
                 f"{os.fspath(self.path)!r} belongs to another run (another stream, method or setting, another number of ranks "

@@ -68,14 +68,7 @@ class SessionCheckpoint:
         return progress
 
     def _read(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        with store.reading(self.path):
-            exists = self.path.exists()
-        if not exists:
-            return None
-        tensors, manifest = store.read(self.path)
-        if manifest.get("kind") != _KIND:
-            raise ValueError(f"{os.fspath(self.path)!r} is not a checkpoint: name another file.")
-        return tensors, manifest
+        return read_checkpoint(self.path, _KIND, "a checkpoint")
 
     def __call__(self, progress: Callable[[], TaskCheckpoint]) -> None:
         """Write the session as it stands, if it is time."""
@@ -93,6 +86,18 @@ class SessionCheckpoint:
     def remove(self, saved: str | os.PathLike[str]) -> None:
         """Remove the file after its session was learned and saved, unless the model was saved in its place."""
         remove_checkpoint(self.path, saved, "session is learned")
+
+
+def read_checkpoint(path: Path, kind: str, what: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Read the tensors and the manifest of a checkpoint; None if there is no file, an error if it is of another kind."""
+    with store.reading(path):
+        exists = path.exists()
+    if not exists:
+        return None
+    tensors, manifest = store.read(path)
+    if manifest.get("kind") != kind:
+        raise ValueError(f"{os.fspath(path)!r} is not {what}: name another file.")
+    return tensors, manifest
 
 
 def task_to_file(progress: TaskCheckpoint) -> tuple[dict[str, Tensor], dict[str, int]]:
